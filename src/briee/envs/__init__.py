@@ -1,0 +1,34 @@
+"""Environments: the combination lock and its kin, and wrappers for any other Gymnasium environment."""
+
+from .emission import ImageEmission, VectorEmission, decodability
+from .latent_model import LatentModel
+from .lock import CombinationLock, LockState
+from .registration import (
+    ENVIRONMENTS,
+    PureEnv,
+    PureVectorEnv,
+    episode_key,
+    episode_start,
+    episode_step,
+    make,
+    register_all,
+)
+
+register_all()
+
+__all__ = [
+    "ENVIRONMENTS",
+    "CombinationLock",
+    "ImageEmission",
+    "LatentModel",
+    "LockState",
+    "PureEnv",
+    "PureVectorEnv",
+    "VectorEmission",
+    "decodability",
+    "episode_key",
+    "episode_start",
+    "episode_step",
+    "make",
+    "register_all",
+]

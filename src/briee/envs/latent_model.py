@@ -1,0 +1,57 @@
+"""The finite model behind a block MDP, and dynamic programming on it (NumPy, float64)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """Z latent states, A actions, H levels.
+
+    initial [Z]: start distribution; transition [H, Z, A, Z]: probabilities; reward [H, Z, A]: expectations.
+    """
+
+    initial: np.ndarray
+    transition: np.ndarray
+    reward: np.ndarray
+
+    @property
+    def horizon(self) -> int:
+        """Number of levels H."""
+        return self.reward.shape[0]
+
+    def q_values(self, features: np.ndarray | None = None) -> np.ndarray:
+        """Q*[H, Z, A] of the latent states.
+
+        With `features` f64[Z, N, Z], the agent does not see the latent z but one of N equally likely weight
+        vectors w over latent states, from which the latent is resampled before the transition:
+        V(z) = mean_n max_a Σ_z' w_n(z') Q(z', a).
+        """
+        q = np.zeros_like(self.reward)
+        value = np.zeros(self.reward.shape[1])
+        for h in reversed(range(self.horizon)):
+            q[h] = self.reward[h] + self.transition[h] @ value
+            value = state_value(q[h], features)
+        return q
+
+    def optimal_return(self, features: np.ndarray | None = None) -> float:
+        """Value of the optimal policy from the start distribution."""
+        return float(self.initial @ state_value(self.q_values(features)[0], features))
+
+    def reachable(self) -> np.ndarray:
+        """bool[H + 1, Z]: latent states that some policy reaches with positive probability."""
+        reached = [self.initial > 0]
+        for step in self.transition:
+            reached.append((step[reached[-1]] > 0).any(axis=(0, 1)))
+        return np.stack(reached)
+
+
+def state_value(q: np.ndarray, features: np.ndarray | None) -> np.ndarray:
+    """V[Z] from Q[Z, A]: the maximum, or its mean over weight vectors (see `LatentModel.q_values`)."""
+    if features is None:
+        return q.max(axis=1)
+    # Actions with equal columns need not be compared twice: a lock has few distinct ones.
+    return (features @ np.unique(q, axis=1)).max(axis=2).mean(axis=1)
