@@ -1,8 +1,8 @@
 """Gymnasium ids and the two thin shells, scalar and vector, over any pure environment.
 
-Both shells are compiled, return NumPy arrays, and follow one key convention, so that their data equal a
-compiled rollout's number by number: an episode has one key k; its initial state is drawn with fold_in(k, 0), its
-step t with fold_in(k, t + 1), split into transition, reward and observation.
+Both shells are compiled, return NumPy arrays, and follow one key convention, by which their data match a
+compiled rollout: an episode has one key k; its initial state is drawn with fold_in(k, 0), its step t with
+fold_in(k, t + 1), split into transition, reward and observation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from .lock import CombinationLock
 
-AUTORESET_STREAM = 0x7FFFFFFF
-"""Episode n >= 1 after a seeded reset has the key fold_in(fold_in(k, AUTORESET_STREAM), n)."""
+LATER_EPISODES = 0x7FFFFFFF
+"""Episode n >= 1 after a seeded reset has the key fold_in(fold_in(k, LATER_EPISODES), n)."""
 
 
 class Entry(NamedTuple):
@@ -89,37 +89,76 @@ def episode_start(pure, key: PRNGKeyArray):
     return state, pure.observation(state, observation)
 
 
-def episode_key(root: PRNGKeyArray, episode: Int[Array, ""]) -> PRNGKeyArray:
-    """The key of the n-th episode since `root` was seeded; episode 0 has `root` itself."""
-    later = jax.random.fold_in(jax.random.fold_in(root, AUTORESET_STREAM), episode)
-    data = jnp.where(episode == 0, jax.random.key_data(root), jax.random.key_data(later))
-    return jax.random.wrap_key_data(data)
+@eqx.filter_jit
+def _start(pure, keys):
+    """Initial states of a batch of episodes: (state, observation, latent)."""
+    state, observation = jax.vmap(lambda key: episode_start(pure, key))(keys)
+    return state, observation, jax.vmap(pure.latent)(state)
 
 
 @eqx.filter_jit
-def _start(pure, roots, episodes):
-    state, observation = jax.vmap(lambda root, n: episode_start(pure, episode_key(root, n)))(roots, episodes)
-    return state, observation, jax.vmap(pure.latent)(state), jax.vmap(pure.level)(state)
+def _step(pure, state, actions, keys):
+    """One step of a batch of episodes: (state, observation, reward, latent)."""
+    step = jax.vmap(lambda state, action, key: episode_step(pure, state, action, key))
+    state, observation, reward, _ = step(state, actions, keys)
+    return state, observation, reward, jax.vmap(pure.latent)(state)
 
 
-@eqx.filter_jit
-def _step(pure, state, actions, roots, episodes, done):
-    """A batch of steps; an episode that was done before starts anew instead, as episode number `episodes`."""
+class EpisodeStream:
+    """The episodes of one shell, in lockstep: n keys after a seed, then n others for every later reset."""
 
-    def one(state, action, root, episode, done):
-        key = episode_key(root, episode)
-        stepped = episode_step(pure, state, action, key)
-        fresh, observation = episode_start(pure, key)
-        restarted = (fresh, observation, jnp.zeros_like(stepped[2]), jnp.zeros_like(stepped[3]))
-        return jax.tree.map(lambda new, old: jnp.where(done, new, old), restarted, stepped)
+    def __init__(self, pure, num_envs: int):
+        self.pure = pure
+        self.num_envs = num_envs
+        self.level = -1
+        self._roots: Array | None = None
+        self._keys: Array | None = None
+        self._episode = 0
+        self._state = None
 
-    state, observation, reward, terminated = jax.vmap(one)(state, actions, roots, episodes, done)
-    return state, observation, reward, terminated, jax.vmap(pure.latent)(state), jax.vmap(pure.level)(state)
+    @property
+    def seeded(self) -> bool:
+        """Whether there is a seed to continue from."""
+        return self._roots is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the episodes have reached the horizon (they all do so at once)."""
+        return self.level >= self.pure.horizon
+
+    def seed(self, roots: Array) -> None:
+        """Make these the keys of the next episodes."""
+        self._roots, self._episode = roots, -1
+
+    def start(self):
+        """Begin the next episodes: (observation, latent)."""
+        assert self._roots is not None
+        self._episode += 1
+        self._keys = self._roots
+        if self._episode > 0:
+            fold = jax.vmap(jax.random.fold_in, (0, None))
+            self._keys = fold(fold(self._roots, LATER_EPISODES), self._episode)
+        self._state, observation, latent = _start(self.pure, self._keys)
+        self.level = 0
+        return np.array(observation), np.array(latent)
+
+    def step(self, actions: np.ndarray):
+        """One step of all episodes: (observation, reward, latent)."""
+        self._state, observation, reward, latent = _step(
+            self.pure, self._state, actions.astype(np.int32), self._keys
+        )
+        self.level += 1
+        return np.array(observation), np.array(reward), np.array(latent)
 
 
 def _observation_space(pure) -> gym.spaces.Box:
     low, high = pure.observation_bounds
     return gym.spaces.Box(low, high, shape=pure.observation_shape, dtype=np.float32)
+
+
+def _entropy(env: gym.Env | gym.vector.VectorEnv, seed: int | None) -> int:
+    """The seed, or one from the environment's own generator."""
+    return int(env.np_random.integers(2**32)) if seed is None else int(seed)
 
 
 def _root_key(seed: int) -> PRNGKeyArray:
@@ -136,10 +175,7 @@ class PureEnv(gym.Env):
         self.render_mode = render_mode
         self.observation_space = _observation_space(pure)
         self.action_space = gym.spaces.Discrete(pure.num_actions)
-        self._roots: PRNGKeyArray | None = None
-        self._episode = 0
-        self._state = None
-        self._done = False
+        self._stream = EpisodeStream(pure, 1)
 
     @property
     def optimal_return(self) -> float:
@@ -149,38 +185,26 @@ class PureEnv(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Start the episode with the key `jax.random.key(seed)`, or without a seed the next in its stream."""
         super().reset(seed=seed)
-        if seed is not None or self._roots is None:
-            root = seed if seed is not None else int(self.np_random.integers(2**32))
-            self._roots, self._episode = _root_key(root)[None], 0
-        else:
-            self._episode += 1
-        self._state, observation, latent, level = _start(self.pure, self._roots, np.array([self._episode]))
-        self._done = False
-        return np.array(observation[0]), {"latent": int(latent[0]), "level": int(level[0])}
+        if seed is not None or not self._stream.seeded:
+            self._stream.seed(_root_key(_entropy(self, seed))[None])
+        observation, latent = self._stream.start()
+        return observation[0], {"latent": int(latent[0]), "level": 0}
 
     def step(self, action):
         """One step; raises `ResetNeeded` before the first reset and after the end of an episode."""
-        if self._state is None or self._done:
+        if self._stream.level < 0 or self._stream.done:
             raise gym.error.ResetNeeded("the episode has ended or not begun: call reset() before step()")
         if not self.action_space.contains(action):
             raise ValueError(f"action must be an integer in [0, {self.pure.num_actions}), got {action!r}")
-        self._state, observation, reward, terminated, latent, level = _step(
-            self.pure,
-            self._state,
-            np.array([action], np.int32),
-            self._roots,
-            np.array([self._episode]),
-            np.array([False]),
-        )
-        self._done = bool(terminated[0])
-        info = {"latent": int(latent[0]), "level": int(level[0])}
-        return np.array(observation[0]), float(reward[0]), self._done, False, info
+        observation, reward, latent = self._stream.step(np.array([action]))
+        info = {"latent": int(latent[0]), "level": self._stream.level}
+        return observation[0], float(reward[0]), self._stream.done, False, info
 
 
 class PureVectorEnv(gym.vector.VectorEnv):
     """`num_envs` copies of a pure environment in one compiled step; `.pure` is the environment itself.
 
-    An episode that ended starts anew at the next step (Gymnasium's next-step autoreset).
+    All episodes have H steps, so all end together; the next step starts new ones (next-step autoreset).
     """
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -198,10 +222,7 @@ class PureVectorEnv(gym.vector.VectorEnv):
         self.single_action_space = gym.spaces.Discrete(pure.num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._roots: PRNGKeyArray | None = None
-        self._episodes = np.zeros(self.num_envs, np.int32)
-        self._state = None
-        self._done = np.zeros(self.num_envs, bool)
+        self._stream = EpisodeStream(pure, self.num_envs)
 
     @property
     def optimal_return(self) -> float:
@@ -211,49 +232,39 @@ class PureVectorEnv(gym.vector.VectorEnv):
     def reset(self, *, seed=None, options: dict[str, Any] | None = None):
         """Start all episodes with split(jax.random.key(seed), num_envs), or with key(s) each for a list."""
         if isinstance(seed, (list, tuple)):
-            if len(seed) != self.num_envs or any(s is None for s in seed):
-                raise ValueError(
-                    f"seed must be one integer or a list of {self.num_envs} integers, got {seed}"
-                )
+            if len(seed) != self.num_envs:
+                raise ValueError(f"seed must be one integer or {self.num_envs} of them, got {seed}")
             super().reset(seed=seed[0])
-            self._roots = jnp.stack([_root_key(int(s)) for s in seed if s is not None])
-            self._episodes = np.zeros(self.num_envs, np.int32)
-        elif seed is not None or self._roots is None:
+            self._stream.seed(jnp.stack([_root_key(int(s)) for s in seed]))
+        elif seed is not None or not self._stream.seeded:
             super().reset(seed=seed)
-            root = seed if seed is not None else int(self.np_random.integers(2**32))
-            self._roots = jax.random.split(_root_key(root), self.num_envs)
-            self._episodes = np.zeros(self.num_envs, np.int32)
-        else:
-            self._episodes = self._episodes + 1
-        self._state, observation, latent, level = _start(self.pure, self._roots, self._episodes)
-        self._done = np.zeros(self.num_envs, bool)
-        return np.array(observation), self._info(latent, level)
+            self._stream.seed(jax.random.split(_root_key(_entropy(self, seed)), self.num_envs))
+        observation, latent = self._stream.start()
+        return observation, self._info(latent)
 
     def step(self, actions):
-        """One step of every episode; those that had ended start anew, with reward 0."""
-        if self._state is None:
+        """One step of every episode; after the end of the horizon all start anew, with reward 0."""
+        if self._stream.level < 0:
             raise gym.error.ResetNeeded("call reset() before step()")
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or not np.issubdtype(actions.dtype, np.integer):
             raise ValueError(f"actions must be {self.num_envs} integers, got {actions.dtype}{actions.shape}")
         if ((actions < 0) | (actions >= self.pure.num_actions)).any():
             raise ValueError(f"actions must be in [0, {self.pure.num_actions}), got {actions}")
-        self._episodes = self._episodes + self._done.astype(np.int32)
-        self._state, observation, reward, terminated, latent, level = _step(
-            self.pure, self._state, actions.astype(np.int32), self._roots, self._episodes, self._done
-        )
-        self._done = np.array(terminated)
-        truncated = np.zeros(self.num_envs, bool)
-        info = self._info(latent, level)
-        return np.array(observation), np.array(reward), self._done.copy(), truncated, info
+        if self._stream.done:
+            observation, latent = self._stream.start()
+            reward = np.zeros(self.num_envs, np.float32)
+        else:
+            observation, reward, latent = self._stream.step(actions)
+        terminated = np.full(self.num_envs, self._stream.done)
+        return observation, reward, terminated, np.zeros(self.num_envs, bool), self._info(latent)
 
-    def _info(self, latent, level) -> dict[str, Any]:
-        everywhere = np.ones(self.num_envs, bool)
+    def _info(self, latent: np.ndarray) -> dict[str, Any]:
         return {
-            "latent": np.array(latent),
-            "_latent": everywhere,
-            "level": np.array(level),
-            "_level": everywhere.copy(),
+            "latent": latent,
+            "_latent": np.ones(self.num_envs, bool),
+            "level": np.full(self.num_envs, self._stream.level, np.int32),
+            "_level": np.ones(self.num_envs, bool),
         }
 
 
