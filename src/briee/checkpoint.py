@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -79,11 +79,12 @@ def save(path: Path, state: Any, extra: dict[str, Any]) -> None:
     sync_folder(path.parent)
 
 
-def load(path: Path, template: Any, *, finite: bool = True) -> Loaded:
+def load(path: Path, template: Any, *, finite: Collection[str] | None = None) -> Loaded:
     """Read `path` into the structure of `template`, a pytree of arrays or `jax.ShapeDtypeStruct`.
 
-    Every leaf must have the template's name, shape and type and the recorded checksum, and with `finite` no
-    leaf may hold NaN or infinity; else `CheckpointError`. Leaves come back as saved, NumPy or JAX arrays.
+    Every leaf must have the template's name, shape and type and the recorded checksum, and those named in
+    `finite` (None: all) may not hold NaN or infinity; else `CheckpointError`. Leaves come back as saved, as
+    NumPy or JAX arrays.
     """
     try:
         return _load(path, template, finite)
@@ -97,13 +98,26 @@ def load(path: Path, template: Any, *, finite: bool = True) -> Loaded:
         raise CheckpointError(sentence) from error
 
 
-def nonfinite(state: Any) -> str | None:
-    """The first leaf of `state` that holds NaN or infinity, as `name[index]`; None when all are finite."""
+class NonFinite(NamedTuple):
+    """Where a NaN or an infinity stands."""
+
+    name: str
+    index: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def nonfinite(state: Any, names: Collection[str] | None = None) -> NonFinite | None:
+    """The first NaN or infinity in the leaves among `names` (None: all), if there is one."""
     for name, leaf in _named_leaves(state).items():
-        if jnp.issubdtype(leaf.dtype, jnp.inexact) and not bool(_all_finite(leaf)):
+        if (names is None or name in names) and not _is_finite(leaf):
             index = np.argwhere(~np.isfinite(np.asarray(leaf)))[0]
-            return name + (f"[{', '.join(map(str, index))}]" if index.size else "")
+            return NonFinite(name, tuple(map(int, index)), tuple(leaf.shape))
     return None
+
+
+def finite_names(state: Any) -> frozenset[str]:
+    """Names of the leaves of `state` without NaN or infinity."""
+    return frozenset(name for name, leaf in _named_leaves(state).items() if _is_finite(leaf))
 
 
 class Folder:
@@ -127,13 +141,13 @@ class Folder:
         for old in self.numbers()[:-2]:
             self.file(old).unlink(missing_ok=True)
 
-    def load(self, template: Any) -> Loaded:
-        """Read the newest checkpoint; when it is refused, the error says which older one to fall back on."""
+    def load(self, template: Any, *, finite: Collection[str] | None = None) -> Loaded:
+        """Read the newest checkpoint as `load` does; a refusal says which older one to fall back on."""
         numbers = self.numbers()
         if not numbers:
             raise CheckpointError(f"there is no checkpoint in {self.path}")
         try:
-            return load(self.file(numbers[-1]), template)
+            return load(self.file(numbers[-1]), template, finite=finite)
         except CheckpointError as error:
             if len(numbers) < 2:
                 raise
@@ -157,6 +171,10 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_finite(leaf: Any) -> bool:
+    return not jnp.issubdtype(leaf.dtype, jnp.inexact) or bool(_all_finite(leaf))
 
 
 @jax.jit
@@ -201,7 +219,7 @@ def _write_leaf(archive: zipfile.ZipFile, name: str, leaf: Any) -> dict[str, Any
     return about | {"sha256": digest.hexdigest()}
 
 
-def _load(path: Path, template: Any, finite: bool) -> Loaded:
+def _load(path: Path, template: Any, finite: Collection[str] | None) -> Loaded:
     expected = {name: _expect(leaf) for name, leaf in _named_leaves(template).items()}
     allowed = sum(leaf.limit for leaf in expected.values()) + _STRUCTURE_LIMIT
     if (size := path.stat().st_size) > allowed:
@@ -220,8 +238,8 @@ def _load(path: Path, template: Any, finite: bool) -> Loaded:
             for name, leaf in expected.items()
         ]
     state = jax.tree.unflatten(jax.tree.structure(template), leaves)
-    if finite and (name := nonfinite(state)):
-        raise CheckpointError(f"{name} is not a finite number")
+    if bad := nonfinite(state, finite):
+        raise CheckpointError(f"{bad.name}{list(bad.index)} is not a finite number")
     return Loaded(state, structure["extra"])
 
 

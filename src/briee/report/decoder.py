@@ -1,0 +1,119 @@
+"""What the decoders see: decoded states of observations drawn from each true latent state (Appendix E).
+
+Only environments that know their latent states can be examined so; nothing here reaches a learner.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from scipy.optimize import linear_sum_assignment
+
+SAMPLES = 50
+"""Observations per latent state and level (Appendix E)."""
+
+
+class DecoderTable(NamedTuple):
+    """Decoded states by true latent state, for H levels, Z latent states and K decoded ones."""
+
+    average: np.ndarray
+    """f64[H, Z, K]: mean decoded state of the observations of a latent state."""
+    frequency: np.ndarray
+    """f64[H, Z, K]: share of those observations whose largest entry is k."""
+    reachable: np.ndarray
+    """bool[H, Z]: latent states that some policy reaches."""
+    group: np.ndarray
+    """int[H, Z]: latent states with one transition law have one number; no decoder must tell them apart."""
+
+
+@eqx.filter_jit
+def draw_observations(
+    pure: Any, key: PRNGKeyArray, samples: int = SAMPLES
+) -> Float[Array, "H Z samples ..."]:
+    """`samples` observations of every latent state at every level."""
+    levels, latents = jnp.arange(pure.horizon), jnp.arange(pure.num_latents)
+
+    def one(level, latent):
+        keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, level), latent), samples)
+        return jax.vmap(lambda k: pure.emit(latent, level, k))(keys)
+
+    return jax.vmap(lambda level: jax.vmap(lambda latent: one(level, latent))(latents))(levels)
+
+
+def decoder_table(algorithm: Any, state: Any, observations: Float[Array, "H Z samples ..."]) -> DecoderTable:
+    """Decode `observations`, as `draw_observations` made them, level by level."""
+    horizon, num_latents, samples = observations.shape[:3]
+    flat = observations.reshape(horizon, num_latents * samples, *observations.shape[3:])
+    decoded = np.stack([np.asarray(algorithm.decode(state, h, flat[h]), float) for h in range(horizon)])
+    decoded = decoded.reshape(horizon, num_latents, samples, -1)
+    winner = np.eye(decoded.shape[-1])[decoded.argmax(-1)]
+    return DecoderTable(decoded.mean(2), winner.mean(2), *_latent_facts(algorithm.sampler.pure))
+
+
+def decoder_accuracy(table: DecoderTable) -> float:
+    """Mean share of correctly decoded observations, over levels and the reachable latent states of each.
+
+    Each decoded state stands for the group of latent states it is most often seen for, so neither the order
+    of the decoded states nor surplus ones count as errors.
+    """
+    shares = []
+    for frequency, reachable, group in zip(table.frequency, table.reachable, table.group, strict=True):
+        groups = np.unique(group[reachable])
+        by_group = np.stack([frequency[reachable & (group == g)].sum(0) for g in groups])
+        shares.append(by_group.max(0).sum() / reachable.sum())
+    return float(np.mean(shares))
+
+
+def match_states(average: np.ndarray) -> np.ndarray:
+    """For one level's f64[Z, K], the decoded state int[Z] of each latent state in the best one-to-one match.
+
+    With fewer decoded than latent states the remaining latent states get -1.
+    """
+    rows, columns = linear_sum_assignment(average, maximize=True)
+    matched = np.full(average.shape[0], -1)
+    matched[rows] = columns
+    return matched
+
+
+def draw_decoder(table: DecoderTable, path: Path, title: str = "") -> None:
+    """Save one heat-map per latent state, stacked: levels along x, decoded states along y, log colours."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    horizon, num_latents, num_decoded = table.average.shape
+    width = min(4 + 0.3 * horizon, 16)
+    figure = Figure(figsize=(width, 1.2 + 1.15 * num_latents), layout="constrained")
+    axes = figure.subplots(num_latents, 1, sharex=True, squeeze=False)[:, 0]
+    for z, axis in enumerate(axes):
+        picture = np.where(table.reachable[:, z, None], table.average[:, z], np.nan).T
+        axis.set_facecolor("0.85")
+        axis.imshow(
+            np.clip(picture, 1e-3, 1),
+            norm=LogNorm(1e-3, 1),
+            cmap="viridis",
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axis.set_ylabel(f"latent {z}\ndecoded", fontsize=9)
+        axis.set_yticks(range(num_decoded))
+    axes[-1].set_xlabel("level")
+    axes[-1].xaxis.get_major_locator().set_params(integer=True)
+    figure.colorbar(axes[0].images[0], ax=list(axes), label="mean of decoded state (log scale)", shrink=0.9)
+    orders = [tuple(map(int, match_states(average))) for average in table.average]
+    common = max(sorted(set(orders)), key=orders.count)
+    note = f"latent 0..{num_latents - 1} most often decoded as {', '.join(map(str, common))}"
+    axes[0].set_title(f"{title}\n{note}; grey: never reached".strip(), fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def _latent_facts(pure: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Reachable latent states bool[H, Z], and groups int[H, Z] of those with one transition law."""
+    model = pure.latent_model()
+    group = np.zeros(model.reward.shape[:2], int)
+    for h, transition in enumerate(model.transition):
+        group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[1]
+    return model.reachable()[: model.horizon], group

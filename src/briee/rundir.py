@@ -1,0 +1,257 @@
+"""The run directory: its files, its lock, and what a list of runs shows. Imports no JAX.
+
+config.json     every value of the run; enough to build it again
+manifest.json   versions, machine, command and times
+metrics.csv     one row per iteration, columns in docs/metrics.md
+checkpoint/     the newest two checkpoints (briee.checkpoint)
+summary.json    the outcome so far
+decoder.png     decoded states by true latent state, where these are known
+lock            who is writing, while somebody is
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from briee.filelock import InUseError, lock_holder, locked
+
+OUTCOMES = ("manifest.json", "metrics.csv", "summary.json", "decoder.png")
+FREE_FIELDS = ("episodes", "config.workers")
+"""What a resumed run may change: how many iterations there are and how fast, not what they compute."""
+
+
+class RunError(ValueError):
+    """The request cannot be carried out; the message is one sentence for the user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """Everything that determines a run."""
+
+    env: str
+    """Short name of the lock family or a Gymnasium id."""
+    algorithm: str
+    """Name of the algorithm."""
+    preset: str
+    """Preset the configuration started from."""
+    horizon: int
+    """Steps per episode, H."""
+    seed: int
+    """Seed of every random stream of the run."""
+    episodes: int
+    """Training budget: no iteration starts once this many episodes were used."""
+    config: Any
+    """The algorithm's configuration, a frozen dataclass."""
+    env_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Further arguments of the environment."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `config_from_json` is the way back for the `config` part."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+
+def config_from_json(default: Any, values: Any, name: str = "") -> Any:
+    """A copy of the frozen dataclass `default` with a JSON object's values; unknown names are refused."""
+    if not dataclasses.is_dataclass(default) or isinstance(default, type):
+        return tuple(values) if isinstance(default, tuple) else values
+    fields = {field.name for field in dataclasses.fields(default)}
+    if not isinstance(values, dict):
+        raise RunError(f"{name or 'the configuration'} must be a JSON object, got {values!r}")
+    if unknown := sorted(set(values) - fields):
+        raise RunError(f"unknown configuration field {name + unknown[0]!r}")
+    changes = {
+        key: config_from_json(getattr(default, key), value, f"{name}{key}.") for key, value in values.items()
+    }
+    return dataclasses.replace(default, **changes)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested JSON objects as one dict with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+class RunDirectory:
+    """The files of one run. Use `open` to create or continue one, with the lock held."""
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoint"
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iterator["RunDirectory"]:
+        """Check that `path` may be used for `spec`, lock it, and write config.json.
+
+        A directory with a run in it needs `resume` (same values) or `overwrite` (its run files are removed),
+        one with foreign files needs `overwrite` (they stay). Raises `RunError`.
+        """
+        directory = cls(path)
+        with contextlib.ExitStack() as stack:
+            with os_errors(path):
+                directory.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(directory.path / "lock"))
+                directory._claim(spec, resume, overwrite)
+            yield directory
+
+    def _claim(self, spec: RunSpec, resume: bool, overwrite: bool) -> None:
+        for leftover in self.path.glob(".*.partial"):
+            leftover.unlink()
+        known = self.read("config.json")
+        if overwrite:
+            self._remove_run()
+        elif known is not None and not resume:
+            state = "a finished" if (self.read("summary.json") or {}).get("finished") else "an unfinished"
+            advice = "add --resume to continue it, --overwrite to replace it, or choose another --run-dir"
+            raise RunError(f"{self.path} holds {state} run: {advice}")
+        elif known is not None:
+            self._compare(spec.to_json(), known)
+        elif any(file.name != "lock" for file in self.path.iterdir()):
+            raise RunError(
+                f"{self.path} is not empty and not a run directory: choose another or add --overwrite"
+            )
+        self.write("config.json", spec.to_json())
+
+    def _compare(self, new: dict[str, Any], old: dict[str, Any]) -> None:
+        before, now = flatten(old), flatten(new)
+        for name in sorted((before.keys() | now.keys()) - set(FREE_FIELDS)):
+            if before.get(name) != now.get(name):
+                change = f"{name} = {before.get(name)!r}, not {now.get(name)!r}"
+                raise RunError(f"{self.path} was started with {change}: resume with the same value")
+
+    def _remove_run(self) -> None:
+        """Checkpoints first: a process killed half way leaves a run directory, never a foreign one."""
+        for file in (*self.checkpoints.glob("*.npz"), *(self.path / name for name in OUTCOMES)):
+            file.unlink(missing_ok=True)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the run, or None when there is none."""
+        return read_json(self.path / name)
+
+    def write(self, name: str, values: Any) -> None:
+        """Replace a JSON file of the run, atomically."""
+        write_atomically(self.path / name, json.dumps(values, indent=2) + "\n")
+
+
+class MetricsFile:
+    """`metrics.csv`: append-only, one row per iteration."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.columns: list[str] | None = None
+
+    def rewind(self, iteration: int) -> None:
+        """Drop the rows after `iteration`, which a resumed run computes anew, and a last line cut short."""
+        if not self.path.exists() and iteration == 0:
+            return
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]
+        self.columns = whole[0].strip().split(",") if whole else None
+        if len(whole) <= iteration:
+            raise RunError(
+                f"{self.path} lacks rows: it has {max(len(whole) - 1, 0)} of {iteration} iterations"
+            )
+        write_atomically(self.path, "".join(whole[: iteration + 1]) if iteration else "")
+        if not iteration:
+            self.columns = None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one row and push it to disk; None becomes an empty cell. The first row fixes the columns."""
+        text = io.StringIO()
+        if self.columns is None:
+            self.columns = list(row)
+            csv.writer(text, lineterminator="\n").writerow(self.columns)
+        if list(row) != self.columns:
+            raise ValueError(f"every row needs the columns {self.columns}, got {list(row)}")
+        csv.writer(text, lineterminator="\n").writerow(_cell(value) for value in row.values())
+        with open(self.path, "a") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else format(value, ".9g")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the text of `path` in one step."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None when the file does not exist; anything else is a `RunError`."""
+    try:
+        values = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    if not isinstance(values, dict):
+        raise RunError(f"cannot read {path}: it is not a JSON object")
+    return values
+
+
+@contextlib.contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk, missing permission, vanished or locked directory into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write the run directory {path}: {error.strerror or error}") from error
+    except InUseError as error:
+        raise RunError(str(error)) from None
+
+
+class Listed(NamedTuple):
+    """One run in a listing; numbers are None before the first checkpoint."""
+
+    path: Path
+    state: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def list_runs(root: Path) -> list[Listed]:
+    """Run directories at or below `root`, sorted by path, each with its state.
+
+    State: `running`, `solved`, `finished` (budget used up), `stopped` (can be resumed) or `unreadable`.
+    """
+    found = []
+    for file in sorted(root.rglob("config.json")):
+        try:
+            config, summary = read_json(file) or {}, read_json(file.with_name("summary.json")) or {}
+        except RunError:
+            found.append(Listed(file.parent, "unreadable", {}, {}))
+            continue
+        if {"env", "algorithm", "seed"} <= config.keys():
+            found.append(Listed(file.parent, _state(file.parent, summary), config, summary))
+    return found
+
+
+def _state(path: Path, summary: dict[str, Any]) -> str:
+    holder = lock_holder(path / "lock")
+    if holder is not None and holder.alive:
+        return "running"
+    if summary.get("finished"):
+        return "solved" if summary.get("solved") else "finished"
+    return "stopped"

@@ -1,0 +1,196 @@
+"""One training iteration and its judgement: time, evaluate, decide `solved`. No files, no display.
+
+An algorithm's update is a pure function of its state, and evaluation draws from its own key stream, so how
+often a run is stopped and continued changes nothing.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import numpy as np
+
+from briee import checkpoint, rollout
+from briee.config import EvaluationConfig
+from briee.randomness import stream
+from briee.report.decoder import DecoderTable, decoder_accuracy, decoder_table, draw_observations
+from briee.rundir import RunError, RunSpec
+
+VERBS = ("collect", "represent", "plan")
+
+UNKNOWABLE = ("explore_return", "reached_level", "decoder_accuracy")
+"""Columns in which NaN means that nobody can tell, as in environments that hide their latent states."""
+
+Row = dict[str, Any]
+"""One row of metrics.csv by column; None where a quantity does not exist."""
+
+
+class DivergedError(RunError):
+    """NaN or infinity in training; the message names quantity, level and iteration."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What the runner knows beside the algorithm's state; stored in every checkpoint."""
+
+    streak: int = 0
+    """Evaluations in a row, up to now, that reached the optimal return."""
+    episodes_to_solve: int | None = None
+    """Training episodes at the end of the first long enough streak."""
+    eval_episodes: int = 0
+    """Evaluation episodes so far; they are no training episodes."""
+    final_return: float | None = None
+    """Mean return of the last evaluation."""
+    seconds: dict[str, float] = dataclasses.field(
+        default_factory=lambda: dict.fromkeys((*VERBS, "evaluate", "total"), 0.0)
+    )
+    """Time spent, by activity."""
+
+    @property
+    def solved(self) -> bool:
+        """Whether a streak was ever long enough."""
+        return self.episodes_to_solve is not None
+
+    def spend(self, **seconds: float) -> "Progress":
+        """With these times added, by activity."""
+        total = self.seconds | {name: self.seconds[name] + value for name, value in seconds.items()}
+        return dataclasses.replace(self, seconds=total)
+
+
+def reaches_optimum(returns: np.ndarray, optimal_return: float | None, tolerance: float | None) -> bool:
+    """The paper's rule for one evaluation: every episode reaches the optimal return.
+
+    Where even an optimal policy fails at times, give a `tolerance`: then the mean must come that close.
+    """
+    if optimal_return is None:
+        return False
+    rounding = 1e-5 * max(1.0, abs(optimal_return))
+    if tolerance is None:
+        return bool((returns >= optimal_return - rounding).all())
+    return bool(returns.mean() >= optimal_return - tolerance - rounding)
+
+
+def iterate(
+    algorithm: Any,
+    state: Any,
+    progress: Progress,
+    spec: RunSpec,
+    phase: Callable[[str], Any] = lambda name: None,
+) -> tuple[Any, Progress, Row]:
+    """One iteration: update the algorithm, evaluate its policy, judge it. `phase` is told what begins."""
+    seconds = {}
+    for verb in VERBS:
+        phase(verb)
+        began = time.perf_counter()
+        state = jax.block_until_ready(getattr(algorithm, verb)(state))
+        seconds[verb] = time.perf_counter() - began
+    phase("evaluate")
+    began = time.perf_counter()
+    returns, accuracy = evaluate(algorithm, state, spec)
+    measured = algorithm.metrics(state)
+    seconds["evaluate"] = time.perf_counter() - began
+    rule = evaluation_config(spec)
+    optimum = reaches_optimum(returns, algorithm.sampler.optimal_return, getattr(rule, "tolerance", None))
+    streak = progress.streak + 1 if optimum else 0
+    solved_now = streak >= rule.streak and not progress.solved
+    progress = dataclasses.replace(
+        progress.spend(**seconds),
+        streak=streak,
+        episodes_to_solve=int(state.episodes) if solved_now else progress.episodes_to_solve,
+        eval_episodes=progress.eval_episodes + len(returns),
+        final_return=float(returns.mean()),
+    )
+    return state, progress, metrics_row(state, progress, measured | {"decoder_accuracy": accuracy}, seconds)
+
+
+def metrics_row(state: Any, progress: Progress, measured: dict[str, Any], seconds: dict[str, float]) -> Row:
+    """One row of metrics.csv: counters, the documented columns, the algorithm's further ones, times."""
+    documented = (*UNKNOWABLE, "replearn_gap", "levels_refit")
+    further = sorted(measured.keys() - set(documented))
+    unknown = {name for name in UNKNOWABLE if math.isnan(measured.get(name) or 0.0)}
+    measured = measured | dict.fromkeys(unknown)
+    return {
+        "iteration": int(state.iteration),
+        "episodes": int(state.episodes),
+        "env_steps": int(state.env_steps),
+        "eval_return": progress.final_return,
+        **{name: _number(measured.get(name)) for name in (*documented, *further)},
+        "solved_streak": progress.streak,
+        **{f"seconds_{name}": value for name, value in seconds.items()},
+    }
+
+
+def evaluate(algorithm: Any, state: Any, spec: RunSpec) -> tuple[np.ndarray, float | None]:
+    """Returns f64[episodes] of the policy in question, and the decoders' accuracy where latents are known.
+
+    The keys depend on the seed and the iteration alone and are used for nothing else.
+    """
+    rule = evaluation_config(spec)
+    key = stream(jax.random.key(spec.seed), "evaluation", int(state.iteration))
+    policy = algorithm.policy(state, rule.policy)
+    returns = np.asarray(rollout.evaluate(algorithm.sampler, policy, key, rule.episodes))
+    table = examine_decoder(algorithm, state, spec)
+    return returns, None if table is None else decoder_accuracy(table)
+
+
+def examine_decoder(algorithm: Any, state: Any, spec: RunSpec) -> DecoderTable | None:
+    """Decoded states of observations of each latent state, or None where either is unknown."""
+    pure = getattr(algorithm.sampler, "pure", None)
+    if pure is None or not hasattr(pure, "latent_model"):
+        return None
+    try:
+        return decoder_table(
+            algorithm, state, draw_observations(pure, stream(jax.random.key(spec.seed), "decoder"))
+        )
+    except NotImplementedError:
+        return None
+
+
+def evaluation_config(spec: RunSpec) -> EvaluationConfig:
+    """How policies are judged: the configuration's own rule, or the paper's."""
+    return getattr(spec.config, "evaluation", EvaluationConfig())
+
+
+def check_finite(state: Any, row: Row, names: Collection[str], horizon: int) -> None:
+    """Raise `DivergedError` when a leaf among `names` or a value of `row` is NaN or infinite."""
+    where = f"after iteration {row['iteration']}"
+    if bad := checkpoint.nonfinite(state, names):
+        level = f" at level {bad.index[0]}" if bad.shape[:1] == (horizon,) else ""
+        raise DivergedError(f"training diverged: {bad.name} holds NaN or infinity{level} {where}")
+    for name, value in row.items():
+        if value is not None and not math.isfinite(value):
+            raise DivergedError(f"training diverged: {name} is {value} {where}")
+
+
+def summarize(spec: RunSpec, algorithm: Any, state: Any, progress: Progress) -> dict[str, Any]:
+    """The contents of summary.json."""
+    collect = getattr(spec.config, "collect", None)
+    return {
+        "algorithm": spec.algorithm,
+        "preset": spec.preset,
+        "env": spec.env,
+        "horizon": spec.horizon,
+        "seed": spec.seed,
+        "solved": progress.solved,
+        "finished": finished(spec, state, progress),
+        "episodes": int(state.episodes),
+        "episodes_to_solve": progress.episodes_to_solve,
+        "warmup_episodes": int(getattr(collect, "warmup_episodes", 0)),
+        "env_steps": int(state.env_steps),
+        "eval_episodes": progress.eval_episodes,
+        "final_return": progress.final_return,
+        "optimal_return": _number(algorithm.sampler.optimal_return),
+        "seconds": progress.seconds,
+    }
+
+
+def finished(spec: RunSpec, state: Any, progress: Progress) -> bool:
+    """A run ends when it is solved or its budget of episodes is used up."""
+    return progress.solved or int(state.episodes) >= spec.episodes
+
+
+def _number(value: Any) -> int | float | None:
+    return value if value is None or isinstance(value, int) else float(value)

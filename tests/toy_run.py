@@ -1,0 +1,95 @@
+"""An algorithm that learns nothing in no time, for tests of the runner. As a program: run it somewhere."""
+
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from briee import runs
+from briee.config import EvaluationConfig
+from briee.randomness import stream
+from briee.rundir import RunSpec
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    solves_at: int = 4
+    """First iteration whose policy is optimal."""
+    relapse: int = 0
+    """An iteration whose policy is not."""
+    sleep: float = 0.0
+    """Seconds that planning takes."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    workers: int = 0
+
+
+class ToyState(eqx.Module):
+    key: jax.Array
+    iteration: np.ndarray
+    episodes: np.ndarray
+    env_steps: np.ndarray
+    weights: jax.Array
+    gap: jax.Array
+
+
+class ToySampler:
+    horizon, num_actions, observation_shape, optimal_return, pure = 3, 2, (4,), 1.0, None
+
+    def rollout(self, policy, key, episodes, deviation=None):
+        """Half of the episodes of a policy that is not optimal still succeed."""
+        success = jnp.where(policy, 1.0, jax.random.bernoulli(key, 0.5, (episodes,)))
+        return SimpleNamespace(reward=jnp.zeros((episodes, 3)).at[:, -1].set(success))
+
+
+class Toy:
+    name = "toy"
+
+    def __init__(self, sampler, config: ToyConfig):
+        self.sampler, self.config = sampler, config
+
+    def init(self, key) -> ToyState:
+        zero = np.asarray(0, np.int64)
+        return ToyState(key, zero, zero, zero, jnp.zeros((3, 5)), jnp.float32(jnp.inf))
+
+    def collect(self, state: ToyState) -> ToyState:
+        return replace(state, episodes=state.episodes + 10, env_steps=state.env_steps + 30)
+
+    def represent(self, state: ToyState) -> ToyState:
+        noise = jax.random.normal(stream(state.key, "represent", int(state.iteration)), (3, 5))
+        weights = 0.9 * state.weights + noise
+        return replace(state, weights=weights, gap=jnp.abs(weights).max())
+
+    def plan(self, state: ToyState) -> ToyState:
+        time.sleep(self.config.sleep)
+        return replace(state, iteration=state.iteration + 1)
+
+    def policy(self, state: ToyState, kind: str = "greedy"):
+        return self.config.solves_at <= state.iteration != self.config.relapse
+
+    def decode(self, state: ToyState, level, observations):
+        raise NotImplementedError
+
+    def metrics(self, state: ToyState) -> dict[str, float]:
+        return {
+            "explore_return": float("nan"),
+            "replearn_gap": float(state.gap),
+            "toy_norm": float(state.weights.sum()),
+        }
+
+
+def make_toy(seed: int = 1, episodes: int = 1000, **config) -> tuple[Toy, RunSpec]:
+    settings = ToyConfig(**config)
+    spec = RunSpec("toy-env", "toy", "default", 3, seed, episodes, settings)
+    return Toy(ToySampler(), settings), spec
+
+
+if __name__ == "__main__":
+    runs.CHECKPOINT_SHARE = 1.0
+    algorithm, spec = make_toy(solves_at=30, sleep=0.004)
+    print("ready", flush=True)
+    runs.run(algorithm, spec, sys.argv[1], resume=True, callbacks=[lambda row: print(row, flush=True)])
