@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,7 +81,7 @@ def test_rewards_of_the_dense_lock(roll, policies):
     lock = envs.make("lock-dense", horizon=4, num_actions=2)
     data = roll(lock, policies["uniform"], 2_000)
     after = data.latent[:, 1:] < 2
-    expected = np.where(after, np.float32([0.1, 0.1, 0.1, 1.0]), 0)
+    expected = np.where(after, [0.1, 0.1, 0.1, 1.0], 0.0)
     np.testing.assert_array_equal(data.reward, expected.astype(np.float32))
 
 
@@ -116,7 +118,7 @@ def test_simplex_lock_resamples_the_latent_from_the_observation(roll, policies, 
     ],
 )
 def test_inverse_rotation_recovers_latent_level_and_noise(arguments):
-    lock = CombinationLock(6, noise=0.1, instance_seed=2, **arguments)
+    lock: Any = CombinationLock(6, noise=0.1, instance_seed=2, **arguments)
     latents = jnp.arange(lock.num_latents)
     levels = jnp.arange(7)
     keys = jax.random.split(jax.random.key(0), 400)

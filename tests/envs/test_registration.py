@@ -48,7 +48,7 @@ def test_scalar_equals_vector_for_the_same_keys(env_id):
         batch, rewards, _, _, info = vector.step(row)
         single = [env.step(a) for env, a in zip(scalars, row, strict=True)]
         np.testing.assert_allclose(batch, np.stack([s[0] for s in single]), **ROUNDING)
-        np.testing.assert_array_equal(rewards, np.float32([s[1] for s in single]))
+        np.testing.assert_array_equal(rewards, np.array([s[1] for s in single], np.float32))
         assert info["latent"].tolist() == [s[4]["latent"] for s in single]
 
 

@@ -3,6 +3,7 @@
 from .emission import ImageEmission, VectorEmission, decodability
 from .latent_model import LatentModel
 from .lock import CombinationLock, LockState
+from .random_block import RandomBlockMDP
 from .registration import (
     ENVIRONMENTS,
     PureEnv,
@@ -23,6 +24,7 @@ __all__ = [
     "LockState",
     "PureEnv",
     "PureVectorEnv",
+    "RandomBlockMDP",
     "VectorEmission",
     "decodability",
     "episode_start",

@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from scipy.linalg import hadamard
 
@@ -114,11 +115,11 @@ class VectorEmission(eqx.Module):
         high = largest * (2.0 + NORMAL_BOUND * float(jnp.sum(self.std)))
         return -high, high
 
-    def _rotation(self, level: Int[Array, ""]) -> Float[Array, "dim dim"]:
+    def _rotation(self, level: Int[ArrayLike, ""]) -> Float[Array, "dim dim"]:
         return self.basis[0] if self.basis.shape[0] == 1 else self.basis[level]
 
     def __call__(
-        self, latent: Int[Array, ""], level: Int[Array, ""], rng: PRNGKeyArray
+        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
     ) -> Float[Array, " dim"]:
         """One observation of `latent` at `level`."""
         basis = self._rotation(level)
@@ -130,18 +131,20 @@ class VectorEmission(eqx.Module):
             return signal + jnp.sqrt(jnp.float32(self.shape[0])) * noise
         return signal + noise @ basis
 
-    def coordinates(self, level: Int[Array, ""], observation: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def coordinates(
+        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
+    ) -> Float[Array, " dim"]:
         """R_h⁻¹ s: the noisy one-hot vectors behind an observation."""
         return self._rotation(level) @ observation / self.shape[0]
 
     def scores(
-        self, level: Int[Array, ""], observation: Float[Array, " dim"]
+        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
     ) -> Float[Array, " num_latents"]:
         """I_Z R_h⁻¹ s: the noisy one-hot vector of the latent state."""
         basis = self._rotation(level)[: self.num_latents]
         return basis @ observation / self.shape[0]
 
-    def decode(self, level: Int[Array, ""], observation: Float[Array, " dim"]) -> Int[Array, ""]:
+    def decode(self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]) -> Int[Array, ""]:
         """The most likely latent state of an observation."""
         return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
 
@@ -189,11 +192,11 @@ class ImageEmission(eqx.Module):
         """Every pixel lies between these two numbers."""
         return 0.0, 1.0
 
-    def _pictures(self, level: Int[Array, ""]) -> Float[Array, "num_latents templates size size"]:
+    def _pictures(self, level: Int[ArrayLike, ""]) -> Float[Array, "num_latents templates size size"]:
         return self.templates[0] if self.templates.shape[0] == 1 else self.templates[level]
 
     def __call__(
-        self, latent: Int[Array, ""], level: Int[Array, ""], rng: PRNGKeyArray
+        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
     ) -> Float[Array, "size size 1"]:
         """One picture of `latent` at `level`."""
         choice, noise = jax.random.split(rng)
@@ -202,13 +205,13 @@ class ImageEmission(eqx.Module):
         return jnp.clip(picture[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
 
     def scores(
-        self, level: Int[Array, ""], observation: Float[Array, "size size 1"]
+        self, level: Int[ArrayLike, ""], observation: Float[Array, "size size 1"]
     ) -> Float[Array, " num_latents"]:
         """Minus the mean squared distance to the nearest template of each latent state."""
         distance = jnp.mean((self._pictures(level) - observation[..., 0]) ** 2, axis=(-2, -1))
         return -jnp.min(distance, axis=1)
 
-    def decode(self, level: Int[Array, ""], observation: Float[Array, "size size 1"]) -> Int[Array, ""]:
+    def decode(self, level: Int[ArrayLike, ""], observation: Float[Array, "size size 1"]) -> Int[Array, ""]:
         """The latent state with the nearest template."""
         return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
 

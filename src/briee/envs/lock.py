@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .emission import ImageEmission, VectorEmission, require, require_probability
@@ -193,7 +194,7 @@ class CombinationLock(eqx.Module):
         """Lower and upper bound of every coordinate of an observation."""
         return self.emission.bounds
 
-    def right_action(self, latent: Int[Array, ""], level: Int[Array, ""]) -> Int[Array, ""]:
+    def right_action(self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""]) -> Int[Array, ""]:
         """The one action that leads on from a good state (meaningless in the bad one)."""
         return self.combination[jnp.minimum(level, self.horizon - 1), latent]
 
@@ -205,16 +206,18 @@ class CombinationLock(eqx.Module):
         """The level, 0 to H."""
         return state.level
 
-    def emit(self, latent: Int[Array, ""], level: Int[Array, ""], rng: PRNGKeyArray) -> Float[Array, ...]:
+    def emit(
+        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
+    ) -> Float[Array, ...]:
         """One observation of a given latent state at a given level."""
         return self.emission(jnp.asarray(latent, jnp.int32), jnp.asarray(level, jnp.int32), rng)
 
-    def good(self, latent: Int[Array, ""]) -> Bool[Array, ""]:
+    def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
         """Still on the way: every latent state but the bad one, whose index is `num_good`."""
-        return latent != self.num_good
+        return jnp.asarray(latent) != self.num_good
 
     def ground_truth_features(
-        self, level: Int[Array, ""], observation: Float[Array, ...]
+        self, level: Int[ArrayLike, ""], observation: Float[Array, ...]
     ) -> Float[Array, " num_latents"]:
         """ψ*(s): softmax(I₃R⁻¹s/τ) for the simplex lock, else the one-hot vector of the latent state."""
         if self.temperature is not None:

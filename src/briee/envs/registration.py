@@ -20,13 +20,17 @@ from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .lock import CombinationLock
+from .random_block import RandomBlockMDP
 
 LATER_EPISODES = 0x7FFFFFFF
 """Episode n >= 1 after a seeded reset has the key fold_in(fold_in(k, LATER_EPISODES), n)."""
 
 
 class Entry(NamedTuple):
-    """One registered environment: Gymnasium id, constructor, default arguments, one sentence for listings."""
+    """One registered environment: Gymnasium id, constructor, defaults, one sentence for listings.
+
+    A default may be a function of the horizon.
+    """
 
     id: str
     constructor: Callable[..., Any]
@@ -53,6 +57,18 @@ ENVIRONMENTS: dict[str, Entry] = {
         {"horizon": 30, "temperature": 0.2},
         "a low-rank MDP: the latent state is resampled from the observation before each step",
     ),
+    "lock-homer": Entry(
+        "briee/CombinationLockHomer-v0",
+        CombinationLock,
+        {"horizon": 6, "final_reward": 5.0, "step_reward": lambda horizon: -1.0 / max(horizon - 1, 1)},
+        "HOMER's rewards: 5 at the end, -1/(H-1) per good step before",
+    ),
+    "random-block": Entry(
+        "briee/RandomBlockMDP-v0",
+        RandomBlockMDP,
+        {"horizon": 5},
+        "random latent tables, rewards in late levels, a random rotation per level",
+    ),
 }
 
 
@@ -66,7 +82,11 @@ def make(name: str, **kwargs):
     for argument in kwargs:
         if argument not in known:
             raise ValueError(f"{name!r} has no argument {argument!r}: it has {', '.join(known)}")
-    return entry.constructor(**(entry.defaults | kwargs))
+    arguments = entry.defaults | kwargs
+    for key, value in arguments.items():
+        if callable(value):
+            arguments[key] = value(arguments["horizon"])
+    return entry.constructor(**arguments)
 
 
 def episode_step(pure, state, action: Int[Array, ""], key: PRNGKeyArray):

@@ -1,0 +1,176 @@
+"""Random block MDPs: Dirichlet latent transitions, late rewards, a random rotation per level."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from .emission import VectorEmission, require
+from .latent_model import LatentModel
+from .lock import cdf, sample_cdf
+
+
+class BlockState(eqx.Module):
+    """Where an episode stands."""
+
+    latent: Int[Array, ""]
+    level: Int[Array, ""]
+    emission: Float[Array, " dim"]
+
+
+class RandomBlockMDP(eqx.Module):
+    """A block MDP without design: everything in it is drawn from `instance_seed`.
+
+    ## Description
+    At each level h, T_h(· | z, a) is a sparse Dirichlet draw over the latent states, of which `unreachable`
+    have probability 0 (others at each level). A reward r_h(z, a) in [0, 1] is given in the last third of the
+    levels only, so that an agent has to explore before it sees any. Observations are R_h (e_z ⊕ e_h + ε) with
+    a uniformly random orthogonal matrix R_h (times √dim) per level.
+
+    ## Action Space
+    `Discrete(num_actions)`.
+
+    ## Observation Space
+    A `Box` of dimension 2^⌈log₂(num_latents + H + 1)⌉, float32.
+
+    ## Starting State
+    A Dirichlet draw over the latent states that are reachable at level 0.
+
+    ## Rewards
+    A fixed table, drawn once; the sum over an episode is at most ⌈H / 3⌉.
+
+    ## Episode End
+    After `horizon` steps, as `terminated`.
+
+    ## Information
+    `latent` and `level`.
+
+    ## Arguments
+    `horizon`, `num_latents` (3 to 6 are typical), `num_actions`, `noise`, `unreachable`, `instance_seed`.
+
+    ## Version History
+    v0: initial version.
+    """
+
+    start_cdf: Float[Array, " num_latents"]
+    transition_cdf: Float[Array, "horizon num_latents num_actions num_latents"]
+    reward_table: Float[Array, "horizon num_latents num_actions"]
+    emission: VectorEmission
+    horizon: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+    num_latents: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        horizon: int = 5,
+        num_latents: int = 4,
+        num_actions: int = 4,
+        *,
+        noise: float = 0.1,
+        unreachable: int = 1,
+        instance_seed: int = 0,
+    ):
+        """Draw the tables; `unreachable` latent states per level are never entered."""
+        require(horizon >= 1, f"horizon must be >= 1, got {horizon}")
+        require(num_latents >= 1, f"num_latents must be >= 1, got {num_latents}")
+        require(num_actions >= 2, f"num_actions must be >= 2, got {num_actions}")
+        require(
+            0 <= unreachable < num_latents,
+            f"unreachable must be in [0, num_latents) = [0, {num_latents}), got {unreachable}",
+        )
+        require(instance_seed >= 0, f"instance_seed must be >= 0, got {instance_seed}")
+        self.horizon, self.num_latents, self.num_actions = int(horizon), int(num_latents), int(num_actions)
+        rng = np.random.default_rng([instance_seed, 3])
+        H, Z, A = self.horizon, self.num_latents, self.num_actions
+        open_states = np.ones((H + 1, Z))
+        for row in open_states:
+            row[rng.choice(Z, size=unreachable, replace=False)] = 0.0
+        # Concentration 0.3 makes rows nearly deterministic, so that actions matter.
+        start = rng.dirichlet(np.full(Z, 1.0)) * open_states[0]
+        transition = (rng.dirichlet(np.full(Z, 0.3), size=(H, Z, A)) + 1e-3) * open_states[1:, None, None, :]
+        late = np.arange(H) >= H - int(np.ceil(H / 3))
+        self.start_cdf = jnp.asarray(cdf(start / start.sum()))
+        self.transition_cdf = jnp.asarray(cdf(transition / transition.sum(axis=-1, keepdims=True)))
+        rewards = rng.uniform(size=(H, Z, A)) ** 3 * late[:, None, None]
+        self.reward_table = jnp.asarray(rewards, jnp.float32)
+        self.emission = VectorEmission(
+            Z, H + 1, noise=noise, rotation="random", per_level=True, seed=instance_seed
+        )
+
+    def initial(self, rng: PRNGKeyArray) -> BlockState:
+        """A latent state from the start distribution, with its observation."""
+        draw, noise = jax.random.split(rng)
+        latent, level = sample_cdf(self.start_cdf, draw), jnp.int32(0)
+        return BlockState(latent, level, self.emission(latent, level, noise))
+
+    def transition(self, state: BlockState, action: Int[Array, ""], rng: PRNGKeyArray) -> BlockState:
+        """One draw from T_h(· | z, a), with its observation."""
+        draw, noise = jax.random.split(rng)
+        latent = sample_cdf(self.transition_cdf[state.level, state.latent, action], draw)
+        level = state.level + 1
+        return BlockState(latent, level, self.emission(latent, level, noise))
+
+    def observation(self, state: BlockState, rng: PRNGKeyArray) -> Float[Array, " dim"]:
+        """The observation emitted on arrival."""
+        return state.emission
+
+    def reward(
+        self, state: BlockState, action: Int[Array, ""], next_state: BlockState, rng: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        """r_h(z, a) from the table."""
+        return self.reward_table[state.level, state.latent, action]
+
+    def terminal(self, state: BlockState, rng: PRNGKeyArray) -> Bool[Array, ""]:
+        """True at level H."""
+        return state.level >= self.horizon
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Shape of one observation."""
+        return self.emission.shape
+
+    @property
+    def observation_bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of every coordinate of an observation."""
+        return self.emission.bounds
+
+    def latent(self, state: BlockState) -> Int[Array, ""]:
+        """The latent state, for diagnostics only."""
+        return state.latent
+
+    def level(self, state: BlockState) -> Int[Array, ""]:
+        """The level, 0 to H."""
+        return state.level
+
+    def emit(
+        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
+    ) -> Float[Array, " dim"]:
+        """One observation of a given latent state at a given level."""
+        return self.emission(jnp.asarray(latent, jnp.int32), jnp.asarray(level, jnp.int32), rng)
+
+    def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
+        """There is no way to lose: every latent state counts."""
+        return jnp.ones_like(latent, bool)
+
+    def ground_truth_features(
+        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
+    ) -> Float[Array, " num_latents"]:
+        """ψ*(s): the one-hot vector of the latent state."""
+        return jax.nn.one_hot(self.emission.decode(level, observation), self.num_latents)
+
+    def latent_model(self) -> LatentModel:
+        """The tables, without the observations."""
+        start = np.diff(np.asarray(self.start_cdf, np.float64), prepend=0.0)
+        transition = np.diff(np.asarray(self.transition_cdf, np.float64), axis=-1, prepend=0.0)
+        return LatentModel(start, transition, np.asarray(self.reward_table, np.float64))
+
+    @cached_property
+    def optimal_return(self) -> float:
+        """Best expected return, by dynamic programming."""
+        return self.latent_model().optimal_return()
