@@ -1,6 +1,8 @@
 """Environments: the combination lock and its kin, and wrappers for any other Gymnasium environment."""
 
 from .emission import ImageEmission, VectorEmission, decodability
+from .encoding import ObservationEncoder, UnsupportedSpaceError
+from .episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
 from .latent_model import LatentModel
 from .lock import CombinationLock, LockState
 from .random_block import RandomBlockMDP
@@ -13,22 +15,30 @@ from .registration import (
     make,
     register_all,
 )
+from .rich import RichObservation
 
 register_all()
 
 __all__ = [
     "ENVIRONMENTS",
     "CombinationLock",
+    "EnvironmentStepError",
+    "Episodic",
+    "EpisodicVector",
     "ImageEmission",
     "LatentModel",
     "LockState",
+    "ObservationEncoder",
     "PureEnv",
     "PureVectorEnv",
     "RandomBlockMDP",
+    "RichObservation",
+    "UnsupportedSpaceError",
     "VectorEmission",
     "decodability",
     "episode_start",
     "episode_step",
+    "episodic",
     "make",
     "register_all",
 ]

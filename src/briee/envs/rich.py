@@ -1,0 +1,115 @@
+"""Any environment with a Discrete observation as a block MDP: the state is seen through a rich emission."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+
+from .emission import NORMAL_BOUND, Emission, ImageEmission, VectorEmission, decodability
+
+EMISSIONS = ("hadamard", "random", "image")
+
+
+class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """Replaces the integer observation of a tabular environment by a rich one; `info["latent"]` keeps it.
+
+    Args:
+        env: an environment with a `Discrete` observation space (FrozenLake, Taxi, a table of your own).
+        emission: `hadamard` or `random`: a rotated one-hot vector plus noise, of dimension 2^⌈log₂ n⌉;
+        `image`:
+            one of several small pictures per state, plus noise.
+        noise: standard deviation of the noise on each coordinate or pixel.
+        image_size, templates: side of the pictures, number of pictures per state.
+        instance_seed: draws rotation and pictures; apart from the seed of `reset`, which draws the noise.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        emission: str = "hadamard",
+        *,
+        noise: float = 0.1,
+        image_size: int = 28,
+        templates: int = 4,
+        instance_seed: int = 0,
+    ):
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            emission=emission,
+            noise=noise,
+            image_size=image_size,
+            templates=templates,
+            instance_seed=instance_seed,
+        )
+        gym.Wrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Discrete):
+            raise ValueError(f"RichObservation needs a Discrete observation space, got {space}")
+        if emission not in EMISSIONS:
+            raise ValueError(f"emission must be one of {', '.join(EMISSIONS)}, got {emission!r}")
+        self.num_latents = int(space.n)
+        self._first = int(space.start)
+        self.emission: Emission
+        if emission == "image":
+            self.emission = ImageEmission(
+                self.num_latents, 0, noise=noise, size=image_size, templates=templates, seed=instance_seed
+            )
+        else:
+            self.emission = VectorEmission(
+                self.num_latents, 0, noise=noise, rotation=emission, seed=instance_seed
+            )
+        low, high = self.emission.bounds
+        self.observation_space = spaces.Box(low, high, shape=self.emission.shape, dtype=np.float32)
+        self._draw = host_emission(self.emission)
+        self._noise_rng = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Reset the environment; a seed also restarts the noise."""
+        if seed is not None:
+            self._noise_rng = np.random.default_rng([seed, 4])
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._emit(observation, info)
+
+    def step(self, action):
+        """Step the environment and emit its new state."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        rich, info = self._emit(observation, info)
+        return rich, reward, terminated, truncated, info
+
+    def decodability(self, samples: int = 50) -> float:
+        """The fraction of observations whose state can be recovered; 1.0 for a block MDP, up to sampling."""
+        return decodability(self.emission, samples=samples)
+
+    def ground_truth_features(self, observation: np.ndarray) -> np.ndarray:
+        """One-hot vector f32[num_latents] of the state behind an observation."""
+        latent = int(self.emission.decode(jnp.int32(0), jnp.asarray(observation)))
+        return np.eye(self.num_latents, dtype=np.float32)[latent]
+
+    def _emit(self, observation: Any, info: dict[str, Any]):
+        latent = int(observation) - self._first
+        return self._draw(latent, self._noise_rng), info | {"latent": latent}
+
+
+def host_emission(emission: Emission):
+    """`draw(latent, rng) -> observation` in NumPy: the distribution of the emission without a device call."""
+    if isinstance(emission, ImageEmission):
+        pictures = np.asarray(emission.templates[0])[..., None]
+
+        def draw_image(latent: int, rng: np.random.Generator) -> np.ndarray:
+            picture = pictures[latent, rng.integers(pictures.shape[1])]
+            noise = emission.noise * rng.standard_normal(picture.shape, np.float32)
+            return np.clip(picture + noise, 0.0, 1.0).astype(np.float32)
+
+        return draw_image
+    basis, std = np.asarray(emission.basis[0]), np.asarray(emission.std)
+    scale = (np.sqrt(len(std)) * std).astype(np.float32)  # the noise is isotropic: see VectorEmission
+
+    def draw_vector(latent: int, rng: np.random.Generator) -> np.ndarray:
+        noise = np.clip(rng.standard_normal(len(std), np.float32), -NORMAL_BOUND, NORMAL_BOUND)
+        return cast(np.ndarray, basis[latent] + scale * noise)
+
+    return draw_vector
