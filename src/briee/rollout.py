@@ -1,0 +1,186 @@
+"""Episodes: roll in, deviate, collect; evaluate a policy.
+
+A sampler turns a policy and a key into `Trajectories`. The compiled one here runs pure environments as a
+single scan; `briee.envs.host` has its twin for every other Gymnasium environment.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.data import Transitions
+from briee.envs.registration import episode_start, episode_step
+
+Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
+"""(level, observation, key) -> action; an `equinox.Module`, unbatched."""
+
+
+class Trajectories(eqx.Module):
+    """E episodes of H steps. Latent states are for diagnostics only, -1 where the environment does not
+    tell."""
+
+    observation: Float[Array, "E H+1 ..."]
+    action: Int[Array, "E H"]
+    reward: Float[Array, "E H"]
+    latent: Int[Array, "E H+1"]
+
+
+class Sampler(Protocol):
+    """What an algorithm needs of an environment."""
+
+    horizon: int
+    num_actions: int
+    observation_shape: tuple[int, ...]
+    optimal_return: float | None
+    pure: Any
+
+    def rollout(
+        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+    ) -> Trajectories:
+        """Run `episodes` episodes. With `deviation`, actions at levels d and d + 1 are uniform, and what
+        happens after level d + 1 does not count."""
+        ...
+
+
+class UniformPolicy(eqx.Module):
+    """Every action with the same probability."""
+
+    num_actions: int = eqx.field(static=True)
+
+    def __call__(self, level, observation, key) -> Int[Array, ""]:
+        return jax.random.randint(key, (), 0, self.num_actions)
+
+
+class ScanSampler:
+    """Episodes of a pure environment, compiled into one scan over the steps."""
+
+    def __init__(self, pure):
+        self.pure = pure
+        self.horizon: int = pure.horizon
+        self.num_actions: int = pure.num_actions
+        self.observation_shape: tuple[int, ...] = pure.observation_shape
+
+    @property
+    def optimal_return(self) -> float | None:
+        """The best expected return, by dynamic programming on the latent model."""
+        return self.pure.optimal_return
+
+    def rollout(
+        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+    ) -> Trajectories:
+        """See `Sampler.rollout`."""
+        never = jnp.full(episodes, self.horizon, jnp.int32)
+        return _scan(self.pure, policy, key, episodes, never if deviation is None else deviation)
+
+
+@eqx.filter_jit
+def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
+    env_key, policy_key = jax.random.split(key)
+    env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+
+    def step(carry, level):
+        state, observation = carry
+        action = jax.vmap(choose_action, (None, None, None, 0, 0, 0))(
+            policy, pure.num_actions, level, observation, policy_keys, deviation
+        )
+        new_state, new_observation, reward, _ = jax.vmap(episode_step, (None, 0, 0, 0))(
+            pure, state, action, env_keys
+        )
+        return (new_state, new_observation), (
+            new_observation,
+            action,
+            reward,
+            jax.vmap(pure.latent)(new_state),
+        )
+
+    state, first = jax.vmap(episode_start, (None, 0))(pure, env_keys)
+    _, (later, action, reward, latent) = jax.lax.scan(step, (state, first), jnp.arange(pure.horizon))
+    observation = jnp.concatenate([first[None], later])
+    latent = jnp.concatenate([jax.vmap(pure.latent)(state)[None], latent])
+    time_second = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
+    return Trajectories(
+        time_second(observation), time_second(action), time_second(reward), time_second(latent)
+    )
+
+
+def choose_action(policy: Policy, num_actions: int, level, observation, key, deviation) -> Int[Array, ""]:
+    """The policy's action at one level of one episode, or a uniform one at the two levels of its
+    deviation."""
+    policy_key, uniform_key = jax.random.split(jax.random.fold_in(key, level))
+    uniform = jax.random.randint(uniform_key, (), 0, num_actions)
+    deviates = (level == deviation) | (level == deviation + 1)
+    return jnp.where(deviates, uniform, policy(level, observation, policy_key)).astype(jnp.int32)
+
+
+def collect_deviations(sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes_per_level: int):
+    """Line 4 of Algorithm 1 for every level at once.
+
+    An episode that deviates at level h gives s ~ d_h, a uniform, s' to D_h, and its next transition, which
+    had two uniform actions, to D'_{h+1}. Returns the new rows [H, 2 m] and the trajectories [H m].
+    """
+    H, m = sampler.horizon, episodes_per_level
+    deviation = jnp.repeat(jnp.arange(H, dtype=jnp.int32), m)
+    trajectories = sampler.rollout(policy, key, H * m, deviation)
+    seen = jnp.arange(H + 1) <= deviation[:, None] + 2
+    trajectories = replace(trajectories, latent=jnp.where(seen, trajectories.latent, -1))
+    return _rows_of_deviations(trajectories, H, m), trajectories
+
+
+@eqx.filter_jit
+def _rows_of_deviations(trajectories: Trajectories, H: int, m: int) -> Transitions:
+    grouped = jax.tree.map(lambda x: x.reshape(H, m, *x.shape[1:]), trajectories)
+    level = jnp.arange(H)
+
+    def take(group, valid, on_policy):
+        """The transition at each level h, from the episodes that deviated first at level group[h]."""
+        return Transitions(
+            observation=grouped.observation[group, :, level],
+            action=grouped.action[group, :, level],
+            reward=grouped.reward[group, :, level],
+            next_observation=grouped.observation[group, :, level + 1],
+            on_policy=jnp.full((H, m), on_policy),
+            valid=jnp.broadcast_to(valid[:, None], (H, m)),
+        )
+
+    one = take(level, jnp.ones(H, bool), True)  # D_h
+    two = take(level - 1, level > 0, False)  # D'_h, which level 0 does not have
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), one, two)
+
+
+def all_rows(trajectories: Trajectories) -> Transitions:
+    """Every transition of full episodes, by level: [H, E, ...]."""
+    by_level = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
+    action = by_level(trajectories.action)
+    return Transitions(
+        observation=by_level(trajectories.observation[:, :-1]),
+        action=action,
+        reward=by_level(trajectories.reward),
+        next_observation=by_level(trajectories.observation[:, 1:]),
+        on_policy=jnp.ones(action.shape, bool),
+        valid=jnp.ones(action.shape, bool),
+    )
+
+
+def deviation_steps(horizon: int, episodes_per_level: int) -> int:
+    """Environment steps of `collect_deviations`: an episode stops after its second uniform action."""
+    return episodes_per_level * sum(min(h + 2, horizon) for h in range(horizon))
+
+
+def evaluate(sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes: int) -> Float[np.ndarray, " E"]:
+    """The returns of full episodes."""
+    return np.asarray(sampler.rollout(policy, key, episodes).reward, np.float64).sum(axis=1)
+
+
+def deepest_good_level(sampler: Sampler, trajectories: Trajectories) -> float:
+    """The deepest level at which an episode was still on the way to the goal; nan where nobody can tell."""
+    if sampler.pure is None:
+        return float("nan")
+    latent = np.asarray(trajectories.latent)
+    good = np.asarray(sampler.pure.good(latent)) & (latent >= 0)
+    return float(np.flatnonzero(good.any(axis=0)).max(initial=0))
