@@ -30,13 +30,13 @@ def environment_name(env: gym.Env | gym.vector.VectorEnv) -> str:
 def find_horizon(env: gym.Env | gym.vector.VectorEnv, horizon: int | None) -> int:
     """The given horizon, or the environment's own: its `horizon`, its time limit, its `max_steps`."""
     if horizon is None:
-        spec, base = env.spec, cast(Any, env.unwrapped)
-        inner = getattr(base, "envs", [None])[0]
+        single = env.unwrapped.envs[0] if isinstance(env.unwrapped, gym.vector.SyncVectorEnv) else env
+        base = cast(Any, single.unwrapped)
         found = (
-            getattr(getattr(base, "pure", None), "horizon", None),
-            getattr(env, "horizon", None),
-            getattr(spec, "max_episode_steps", None),
-            getattr(getattr(inner, "unwrapped", base), "max_steps", None),
+            getattr(getattr(base, "pure", base), "horizon", None),
+            getattr(single.spec, "max_episode_steps", None),
+            getattr(env.spec, "max_episode_steps", None),
+            getattr(base, "max_steps", None),
         )
         horizon = next((int(h) for h in found if isinstance(h, (int, np.integer))), None)
     if horizon is None:
@@ -193,11 +193,10 @@ class _blame:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind, error, traceback) -> bool:
+    def __exit__(self, kind, error, traceback) -> None:
         if isinstance(error, Exception) and not isinstance(error, gym.error.ResetNeeded):
             message = f"environment {self.name} failed at {self.moment}: {type(error).__name__}: {error}"
             raise EnvironmentStepError(message) from error
-        return False
 
 
 def _finite(reward):
@@ -221,7 +220,7 @@ def _check_agreement(env: gym.vector.VectorEnv, name: str) -> None:
 
 
 def _own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
-    """The best return in H steps, where the environment tells it (`optimal_return`) or shows its table (`P`)."""
+    """The best return in H steps, where the environment tells it or shows its table `P`."""
     base = cast(Any, env.unwrapped)
     if isinstance(base, gym.vector.SyncVectorEnv):
         base = cast(Any, base.envs[0].unwrapped)

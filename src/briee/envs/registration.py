@@ -250,8 +250,13 @@ class PureVectorEnv(gym.vector.VectorEnv):
         return self.pure.optimal_return
 
     def reset(self, *, seed=None, options: dict[str, Any] | None = None):
-        """Start all episodes with split(jax.random.key(seed), num_envs), or with key(s) each for a list."""
-        if isinstance(seed, (list, tuple)):
+        """Start all episodes with split(jax.random.key(seed), num_envs), or with key(s) each for a list.
+
+        `options={"keys": keys}` gives the keys of the episodes themselves.
+        """
+        if options and options.get("keys") is not None:
+            self._stream.seed(options["keys"])
+        elif isinstance(seed, (list, tuple)):
             if len(seed) != self.num_envs:
                 raise ValueError(f"seed must be one integer or {self.num_envs} of them, got {seed}")
             super().reset(seed=seed[0])

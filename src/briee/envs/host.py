@@ -1,0 +1,121 @@
+"""The host sampler: the twin of the compiled one for environments that are not pure functions.
+
+It steps a Gymnasium vector environment, asks the policy for a batch of actions at each level, and returns the
+same `Trajectories`. A call is a function of (policy, key) alone: every batch of episodes starts from a reset
+with seeds drawn from the key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from briee.rollout import Trajectories, choose_action
+
+from .episodic import EpisodicVector, episodic
+from .registration import PureVectorEnv
+
+
+class HostSampler:
+    """Episodes of any Gymnasium environment, stepped on the host.
+
+    Args:
+        env: a vector environment, or a single one; it is wrapped by `EpisodicVector` unless it is one already
+            or one of this package's pure environments.
+        horizon: H, where the environment does not know its own.
+        optimal_return: best expected return, where the user knows it.
+        **kwargs: further arguments of `EpisodicVector`, such as `keys`.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env | gym.vector.VectorEnv,
+        horizon: int | None = None,
+        *,
+        optimal_return: float | None = None,
+        **kwargs,
+    ):
+        vector = gym.vector.SyncVectorEnv([lambda: env]) if isinstance(env, gym.Env) else env
+        self.env: Any = vector
+        self.pure: Any = None
+        if isinstance(vector, PureVectorEnv) and horizon in (None, vector.pure.horizon):
+            self.pure = vector.pure
+            self.horizon = int(self.pure.horizon)
+        else:
+            if not isinstance(vector, EpisodicVector):
+                self.env = episodic(vector, horizon, **kwargs)
+            self.horizon = int(self.env.horizon)
+        self.num_actions = int(self.env.single_action_space.n)
+        self.observation_shape: tuple[int, ...] = self.env.single_observation_space.shape
+        known = getattr(self.env, "optimal_return", None)
+        self.optimal_return: float | None = optimal_return if optimal_return is not None else known
+
+    def rollout(self, policy, key, episodes: int, deviation=None) -> Trajectories:
+        """See `briee.rollout.Sampler`; a batch stops early when all its deviations are over."""
+        H, n = self.horizon, self.env.num_envs
+        env_key, policy_key = jax.random.split(key)
+        env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+        never = np.full(episodes, H, np.int32)
+        deviation = never if deviation is None else np.asarray(deviation, np.int32)
+        seeds = np.asarray(jax.vmap(lambda k: jax.random.bits(k) >> 1)(env_keys))
+        data = Trajectories(
+            observation=cast(Any, np.zeros((episodes, H + 1, *self.observation_shape), np.float32)),
+            action=cast(Any, np.zeros((episodes, H), np.int32)),
+            reward=cast(Any, np.zeros((episodes, H), np.float32)),
+            latent=cast(Any, np.full((episodes, H + 1), -1, np.int32)),
+        )
+        for first in range(0, episodes, n):
+            # The last batch may be short: its spare environments repeat an episode, which is then dropped.
+            rows = np.minimum(np.arange(first, first + n), episodes - 1)
+            kept = min(n, episodes - first)
+            self._batch(
+                data, rows, kept, policy, policy_keys[rows], env_keys[rows], seeds[rows], deviation[rows]
+            )
+        return jax.tree.map(jnp.asarray, data)
+
+    def _batch(self, data, rows, kept: int, policy, policy_keys, env_keys, seeds, deviation) -> None:
+        """Run one batch of episodes and write the first `kept` of them into the rows of `data`."""
+        rows = rows[:kept]
+        observation, info = self._reset(env_keys, seeds)
+        for level in range(min(self.horizon, int(deviation.max()) + 2)):
+            data.observation[rows, level] = observation[:kept]
+            data.latent[rows, level] = _latent(info, kept)
+            action = np.asarray(
+                _actions(policy, self.num_actions, level, observation, policy_keys, deviation)
+            )
+            observation, reward, _, _, info = self.env.step(action)
+            data.action[rows, level] = action[:kept]
+            data.reward[rows, level] = reward[:kept]
+            data.observation[rows, level + 1] = observation[:kept]
+            data.latent[rows, level + 1] = _latent(info, kept)
+
+    def _reset(self, keys, seeds: np.ndarray):
+        base = self.env.unwrapped
+        if isinstance(base, PureVectorEnv):
+            return self.env.reset(options={"keys": keys})
+        if isinstance(base, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
+            return self.env.reset(seed=[int(seed) for seed in seeds])
+        return self.env.reset(seed=int(seeds[0]))  # a vector environment of its own kind takes one seed
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+@eqx.filter_jit
+def _actions(policy, num_actions: int, level, observation, keys, deviation):
+    choose = jax.vmap(choose_action, (None, None, None, 0, 0, 0))
+    return choose(policy, num_actions, level, observation, keys, deviation)
+
+
+def _latent(info: dict[str, Any], kept: int) -> np.ndarray:
+    """The latent states the environments tell, -1 for those that do not."""
+    if "latent" not in info:
+        return np.full(kept, -1, np.int32)
+    told = info.get("_latent", np.ones(len(info["latent"]), bool))
+    return np.where(told, info["latent"], -1)[:kept].astype(np.int32)
