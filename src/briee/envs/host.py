@@ -58,11 +58,9 @@ class HostSampler:
     def rollout(self, policy, key, episodes: int, deviation=None) -> Trajectories:
         """See `briee.rollout.Sampler`; a batch stops early when all its deviations are over."""
         H, n = self.horizon, self.env.num_envs
-        env_key, policy_key = jax.random.split(key)
-        env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+        env_keys, policy_keys, seeds = (np.asarray(x) for x in _keys(key, episodes))
         never = np.full(episodes, H, np.int32)
         deviation = never if deviation is None else np.asarray(deviation, np.int32)
-        seeds = np.asarray(jax.vmap(lambda k: jax.random.bits(k) >> 1)(env_keys))
         data = Trajectories(
             observation=cast(Any, np.zeros((episodes, H + 1, *self.observation_shape), np.float32)),
             action=cast(Any, np.zeros((episodes, H), np.int32)),
@@ -73,21 +71,18 @@ class HostSampler:
             # The last batch may be short: its spare environments repeat an episode, which is then dropped.
             rows = np.minimum(np.arange(first, first + n), episodes - 1)
             kept = min(n, episodes - first)
-            self._batch(
-                data, rows, kept, policy, policy_keys[rows], env_keys[rows], seeds[rows], deviation[rows]
-            )
+            observation, info = self._reset(env_keys[rows], seeds[rows])
+            self._batch(data, rows[:kept], observation, info, policy, policy_keys[rows], deviation[rows])
         return jax.tree.map(jnp.asarray, data)
 
-    def _batch(self, data, rows, kept: int, policy, policy_keys, env_keys, seeds, deviation) -> None:
-        """Run one batch of episodes and write the first `kept` of them into the rows of `data`."""
-        rows = rows[:kept]
-        observation, info = self._reset(env_keys, seeds)
+    def _batch(self, data, rows, observation, info, policy, policy_keys, deviation) -> None:
+        """Run the episodes that were just reset and write the first of them into the rows of `data`."""
+        kept = len(rows)
         for level in range(min(self.horizon, int(deviation.max()) + 2)):
             data.observation[rows, level] = observation[:kept]
             data.latent[rows, level] = _latent(info, kept)
-            action = np.asarray(
-                _actions(policy, self.num_actions, level, observation, policy_keys, deviation)
-            )
+            at = np.asarray(level, np.int32)  # an array, or each level would be compiled anew
+            action = np.asarray(_actions(policy, self.num_actions, at, observation, policy_keys, deviation))
             observation, reward, _, _, info = self.env.step(action)
             data.action[rows, level] = action[:kept]
             data.reward[rows, level] = reward[:kept]
@@ -97,7 +92,7 @@ class HostSampler:
     def _reset(self, keys, seeds: np.ndarray):
         base = self.env.unwrapped
         if isinstance(base, PureVectorEnv):
-            return self.env.reset(options={"keys": keys})
+            return self.env.reset(options={"keys": jax.random.wrap_key_data(keys)})
         if isinstance(base, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
             return self.env.reset(seed=[int(seed) for seed in seeds])
         return self.env.reset(seed=int(seeds[0]))  # a vector environment of its own kind takes one seed
@@ -108,7 +103,17 @@ class HostSampler:
 
 
 @eqx.filter_jit
-def _actions(policy, num_actions: int, level, observation, keys, deviation):
+def _keys(key, episodes: int):
+    """Per episode: key data of environment and policy, as the compiled sampler has them, and a seed."""
+    env_key, policy_key = jax.random.split(key)
+    env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+    seeds = jax.vmap(lambda k: jax.random.bits(k) >> 1)(env_keys)
+    return jax.random.key_data(env_keys), jax.random.key_data(policy_keys), seeds
+
+
+@eqx.filter_jit
+def _actions(policy, num_actions: int, level, observation, key_data, deviation):
+    keys = jax.random.wrap_key_data(key_data)
     choose = jax.vmap(choose_action, (None, None, None, 0, 0, 0))
     return choose(policy, num_actions, level, observation, keys, deviation)
 
