@@ -1,5 +1,6 @@
 """Environments: the combination lock and its kin, and wrappers for any other Gymnasium environment."""
 
+from .describe import Description, describe, describe_all
 from .emission import ImageEmission, VectorEmission, decodability
 from .encoding import ObservationEncoder, UnsupportedSpaceError
 from .episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
@@ -22,6 +23,7 @@ register_all()
 __all__ = [
     "ENVIRONMENTS",
     "CombinationLock",
+    "Description",
     "EnvironmentStepError",
     "Episodic",
     "EpisodicVector",
@@ -36,6 +38,8 @@ __all__ = [
     "UnsupportedSpaceError",
     "VectorEmission",
     "decodability",
+    "describe",
+    "describe_all",
     "episode_start",
     "episode_step",
     "episodic",

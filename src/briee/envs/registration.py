@@ -19,8 +19,11 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, Int, PRNGKeyArray
 
+from . import render
 from .lock import CombinationLock
 from .random_block import RandomBlockMDP
+
+RENDER_MODES = ("rgb_array", "ansi")
 
 LATER_EPISODES = 0x7FFFFFFF
 """Episode n >= 1 after a seeded reset has the key fold_in(fold_in(k, LATER_EPISODES), n)."""
@@ -135,6 +138,7 @@ class EpisodeStream:
         self._keys: Array | None = None
         self._episode = 0
         self._state = None
+        self._trail: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
 
     @property
     def seeded(self) -> bool:
@@ -160,6 +164,7 @@ class EpisodeStream:
             self._keys = fold(fold(self._roots, LATER_EPISODES), self._episode)
         self._state, observation, latent = _start(self.pure, self._keys)
         self.level = 0
+        self._trail = ([np.asarray(latent)], [])
         return np.array(observation), np.array(latent)
 
     def step(self, actions: np.ndarray):
@@ -168,12 +173,28 @@ class EpisodeStream:
             self.pure, self._state, actions.astype(np.int32), self._keys
         )
         self.level += 1
+        self._trail[0].append(np.asarray(latent))
+        self._trail[1].append(actions)
         return np.array(observation), np.array(reward), np.array(latent)
+
+    def render(self, index: int, mode: str | None):
+        """The episode so far, drawn as `mode` says."""
+        if mode is None:
+            return None
+        if self.level < 0:
+            raise gym.error.ResetNeeded("call reset() before render()")
+        latents, actions = ([int(row[index]) for row in rows] for rows in self._trail)
+        return getattr(render, mode)(self.pure, render.Trail(latents, actions))
 
 
 def _observation_space(pure) -> gym.spaces.Box:
     low, high = pure.observation_bounds
     return gym.spaces.Box(low, high, shape=pure.observation_shape, dtype=np.float32)
+
+
+def _check_render_mode(mode: str | None) -> None:
+    if mode is not None and mode not in RENDER_MODES:
+        raise ValueError(f"render_mode must be one of {', '.join(RENDER_MODES)}, got {mode!r}")
 
 
 def _entropy(env: gym.Env | gym.vector.VectorEnv, seed: int | None) -> int:
@@ -188,9 +209,10 @@ def _root_key(seed: int) -> PRNGKeyArray:
 class PureEnv(gym.Env):
     """A pure environment behind Gymnasium's scalar interface; `.pure` is the environment itself."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}
 
     def __init__(self, pure, render_mode: str | None = None):
+        _check_render_mode(render_mode)
         self.pure = pure
         self.render_mode = render_mode
         self.observation_space = _observation_space(pure)
@@ -220,6 +242,10 @@ class PureEnv(gym.Env):
         info = {"latent": int(latent[0]), "level": self._stream.level}
         return observation[0], float(reward[0]), self._stream.done, False, info
 
+    def render(self):
+        """The episode so far: a picture (`rgb_array`) or text (`ansi`)."""
+        return self._stream.render(0, self.render_mode)
+
 
 class PureVectorEnv(gym.vector.VectorEnv):
     """`num_envs` copies of a pure environment in one compiled step; `.pure` is the environment itself.
@@ -228,13 +254,15 @@ class PureVectorEnv(gym.vector.VectorEnv):
     """
 
     metadata: ClassVar[dict[str, Any]] = {
-        "render_modes": [],
+        "render_modes": list(RENDER_MODES),
+        "render_fps": 4,
         "autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP,
     }
 
     def __init__(self, pure, num_envs: int = 1, render_mode: str | None = None):
         if num_envs < 1:
             raise ValueError(f"num_envs must be >= 1, got {num_envs}")
+        _check_render_mode(render_mode)
         self.pure = pure
         self.num_envs = int(num_envs)
         self.render_mode = render_mode
@@ -283,6 +311,12 @@ class PureVectorEnv(gym.vector.VectorEnv):
             observation, reward, latent = self._stream.step(actions)
         terminated = np.full(self.num_envs, self._stream.done)
         return observation, reward, terminated, np.zeros(self.num_envs, bool), self._info(latent)
+
+    def render(self):
+        """One picture or text per episode."""
+        if self.render_mode is None:
+            return None
+        return tuple(self._stream.render(index, self.render_mode) for index in range(self.num_envs))
 
     def _info(self, latent: np.ndarray) -> dict[str, Any]:
         return {
