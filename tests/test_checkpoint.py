@@ -113,6 +113,13 @@ def test_numpy_reads_the_arrays_without_this_library(tmp_path):
         np.testing.assert_array_equal(arrays["weights"], state.weights)
 
 
+def test_equal_contents_give_equal_bytes(tmp_path, monkeypatch):
+    save(tmp_path / "a.npz", make_state(), {"n": 1})
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    save(tmp_path / "b.npz", make_state(), {"n": 1})
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
 def test_only_arrays_can_be_saved(tmp_path):
     with pytest.raises(TypeError, match=r"arrays only, but n is a int"):
         save(tmp_path / "a.npz", {"n": 3}, {})

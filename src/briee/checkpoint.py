@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import briee
+from briee.rundir import RunError, sync_folder
 
 FORMAT = 1
 KIND = "briee checkpoint"
@@ -28,7 +29,7 @@ _HEADER_LIMIT = 4096
 _CHUNK = 4 * 2**20
 
 
-class CheckpointError(ValueError):
+class CheckpointError(RunError):
     """A checkpoint is missing, damaged, foreign or does not fit; the message is one sentence."""
 
 
@@ -60,17 +61,17 @@ class _Expected(NamedTuple):
 def save(path: Path, state: Any, extra: dict[str, Any]) -> None:
     """Write the leaves of `state` (arrays or random keys) and the JSON object `extra` to `path`.
 
-    The file appears under its name only when it is whole and on disk; an older one stays until then.
+    The file appears under its name only when it is whole and on disk; an older one stays until then. Equal
+    contents give equal bytes, for no time of day is stored.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 leaves = [_write_leaf(archive, *item) for item in _named_leaves(state).items()]
-                structure = {"kind": KIND, "format": FORMAT, "briee": briee.__version__}
-                archive.writestr(
-                    STRUCTURE, json.dumps(structure | {"leaves": leaves, "extra": extra}, indent=1)
-                )
+                structure = {"kind": KIND, "format": FORMAT, "briee": briee.__version__, "leaves": leaves}
+                text = json.dumps(structure | {"extra": extra}, indent=1)
+                archive.writestr(zipfile.ZipInfo(STRUCTURE), text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -161,18 +162,6 @@ class Folder:
             leftover.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable, where the system lets a directory be opened."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _is_finite(leaf: Any) -> bool:
     return not jnp.issubdtype(leaf.dtype, jnp.inexact) or bool(_all_finite(leaf))
 
@@ -208,7 +197,7 @@ def _write_leaf(archive: zipfile.ZipFile, name: str, leaf: Any) -> dict[str, Any
     if array.dtype.kind not in "biufc":
         raise TypeError(f"a checkpoint cannot hold the type {array.dtype} of {name}")
     digest = hashlib.sha256()
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = np.lib.format.header_data_from_array_1_0(np.empty(0, array.dtype)) | {"shape": array.shape}
         np.lib.format.write_array_header_1_0(member, header)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,0 +1,5 @@
+"""`python -m briee` is the program `briee`."""
+
+from briee.cli import entry
+
+entry()

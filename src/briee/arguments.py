@@ -1,0 +1,237 @@
+"""What the command line understands: dataclasses read by tyro, every error one sentence. Imports no JAX."""
+
+import contextlib
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, preset, suggestion
+from briee.rundir import RunError, RunSpec, config_from_json, read_json
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+HELP = ("-h", "--help")
+
+
+class UsageError(ValueError):
+    """The request was wrong; the message is one sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainArgs:
+    """Train an agent. Every further option changes one value of the preset.
+
+    Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2.
+    """
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Short name or Gymnasium id of an environment; `briee envs` lists them with their arguments."""
+    algo: str = DEFAULT_ALGORITHM
+    """Algorithm."""
+    preset: str = DEFAULT_PRESET
+    """Preset of the algorithm: paper or released."""
+    horizon: int = 6
+    """Steps per episode, H."""
+    seed: int = 1
+    """Seed of every random stream; it also draws the lock, unless --env.instance_seed is given."""
+    episodes: int = 100_000
+    """Budget: no iteration starts once this many training episodes were used."""
+    run_dir: Path | None = None
+    """Directory of the run; by default runs/ENV-hHORIZON-ALGO-PRESET-sSEED."""
+    resume: Flag = False
+    """Continue the run in the directory, whose own values are then the defaults."""
+    overwrite: Flag = False
+    """Replace the run in the directory."""
+
+    @property
+    def directory(self) -> Path:
+        """Where the run goes."""
+        name = f"{self.env.replace('/', '-')}-h{self.horizon}-{self.algo}-{self.preset}-s{self.seed}"
+        return self.run_dir or Path("runs") / name
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArgs:
+    """Play episodes with the policy of a run."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Directory of the run."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of these episodes; the environment is the run's."""
+    json: Flag = False
+    """Print JSON."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvsArgs:
+    """List the environments and their arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunsArgs:
+    """List run directories with their state."""
+
+    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = Path("runs")
+    """Where to look, directories below included."""
+
+
+def parse(kind: Any, argv: Sequence[str], prog: str) -> Any:
+    """An instance of the dataclass `kind`; whatever tyro rejects becomes a `UsageError`."""
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            parsed, unknown = tyro.cli(kind, args=list(argv), prog=prog, return_unknown_args=True)
+    except SystemExit as stop:
+        if not stop.code:  # help was printed
+            raise
+        raise UsageError(_first_paragraph(complaint.getvalue())) from None
+    except ValueError as error:  # a configuration refuses its values
+        raise UsageError(str(error)) from None
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        if not name.startswith("-"):
+            raise UsageError(f"unexpected argument {name!r}")
+        raise UsageError(f"unknown option {name}{suggestion(name.replace('_', '-'), _options(kind))}")
+    return parsed
+
+
+def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
+    """The arguments of `briee train` and the run they describe.
+
+    A first pass finds algorithm, preset, horizon and directory; they set the defaults of the second.
+    """
+    argv, env_arguments = _split_env_arguments(argv)
+    algo = _peek(argv, "--algo", DEFAULT_ALGORITHM)
+    with _sentences():
+        kind = _train_kind(preset(algo, _peek(argv, "--preset", DEFAULT_PRESET), 6))
+    wants_help = any(token in HELP for token in argv)
+    if wants_help:
+        parse(kind, [*argv, "--help"], "briee train")
+    args = parse(kind, argv, "briee train")
+    if args.resume and args.overwrite:
+        raise UsageError("--resume and --overwrite exclude each other")
+    stored = read_json(args.directory / "config.json") if args.resume else None
+    with _sentences():
+        if stored is None:
+            kind = _train_kind(preset(args.algo, args.preset, args.horizon, args.env))
+        else:
+            kind, env_arguments = _stored_kind(stored), stored["env_arguments"] | env_arguments
+    args = parse(kind, argv, "briee train")
+    if args.episodes < 1:
+        raise UsageError(f"episodes must be >= 1, got {args.episodes}")
+    return args, RunSpec(
+        args.env, args.algo, args.preset, args.horizon, args.seed, args.episodes, args.config, env_arguments
+    )
+
+
+def load_spec(run_dir: Path) -> RunSpec:
+    """The run in a directory, from its config.json."""
+    stored = read_json(run_dir / "config.json")
+    if stored is None:
+        raise UsageError(f"{run_dir} is not a run directory: it has no config.json")
+    try:
+        config = config_from_json(_stored_preset(stored), stored["config"])
+        return RunSpec(**(stored | {"config": config}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{run_dir / 'config.json'} does not describe a run: {error}") from None
+
+
+def _train_kind(config: Any, **defaults: Any) -> Any:
+    """`TrainArgs` with other defaults, and with every field of `config` as an option."""
+    fields = [
+        (field.name, field.type, dataclasses.field(default=defaults[field.name]))
+        for field in dataclasses.fields(TrainArgs)
+        if field.name in defaults
+    ]
+    flat = ("config", Annotated[type(config), tyro.conf.arg(name="")], dataclasses.field(default=config))
+    kind = dataclasses.make_dataclass("Train", [*fields, flat], bases=(TrainArgs,), frozen=True)
+    kind.__doc__ = TrainArgs.__doc__
+    return kind
+
+
+def _stored_kind(stored: dict[str, Any]) -> Any:
+    """The options of `briee train` with the values of an earlier run as defaults."""
+    names = ("preset", "horizon", "seed", "episodes")
+    config = config_from_json(_stored_preset(stored), stored["config"])
+    return _train_kind(config, algo=stored["algorithm"], **{name: stored[name] for name in names})
+
+
+def _stored_preset(stored: dict[str, Any]) -> Any:
+    return preset(stored["algorithm"], stored["preset"], stored["horizon"], stored["env"])
+
+
+@contextlib.contextmanager
+def _sentences():
+    """Turn an unknown name or an incomplete config.json into a `UsageError`."""
+    try:
+        yield
+    except KeyError as error:
+        raise UsageError(f"the run directory's config.json lacks {error}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _split_env_arguments(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take --env.NAME VALUE out of the arguments."""
+    rest, arguments, tokens = [], {}, iter(argv)
+    for token in tokens:
+        if not token.startswith("--env."):
+            rest.append(token)
+            continue
+        name, equals, value = token.removeprefix("--env.").partition("=")
+        given = value if equals else next(tokens, None)
+        if given is None:
+            raise UsageError(f"--env.{name} needs a value")
+        arguments[name.replace("-", "_")] = _value(given)
+    return rest, arguments
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value or None, where the text is one; else the text."""
+    named = {"True": True, "False": False, "None": None}
+    if text in named:
+        return named[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _peek(argv: Sequence[str], option: str, default: str) -> str:
+    """The value of an option, before the arguments are parsed."""
+    for position, token in enumerate(argv):
+        name, equals, value = token.partition("=")
+        if name == option:
+            return value if equals else next(iter(argv[position + 1 :]), default)
+    return default
+
+
+def _options(kind: Any, prefix: str = "--") -> list[str]:
+    """The options of a dataclass as tyro names them."""
+    options = []
+    for field in dataclasses.fields(kind):
+        name = "" if field.name == "config" else field.name.replace("_", "-")
+        default = (
+            field.default if field.default is not dataclasses.MISSING else getattr(kind, field.name, None)
+        )
+        if dataclasses.is_dataclass(default):
+            options += _options(default, f"{prefix}{name}." if name else prefix)
+        else:
+            options.append(prefix + name)
+    return options
+
+
+def _first_paragraph(box: str) -> str:
+    """The text of tyro's framed message, up to its first rule, in one line."""
+    lines = []
+    for line in (line.strip("│ ") for line in box.splitlines()[1:]):
+        if line.startswith(("─", "╰")):
+            break
+        lines.append(line)
+    return " ".join(" ".join(lines).split())

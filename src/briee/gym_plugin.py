@@ -1,0 +1,27 @@
+"""Registers the environments' ids when Gymnasium is imported, without importing JAX.
+
+Gymnasium finds `register` through the entry point `gymnasium.envs` of the installed package.
+"""
+
+IDS = {
+    "lock": "briee/CombinationLock-v0",
+    "lock-dense": "briee/CombinationLockDense-v0",
+    "lock-simplex": "briee/CombinationLockSimplex-v0",
+    "lock-homer": "briee/CombinationLockHomer-v0",
+    "random-block": "briee/RandomBlockMDP-v0",
+}
+"""Gymnasium ids by short name; `briee.envs.ENVIRONMENTS` has the rest."""
+
+
+def register() -> None:
+    """Register every id that is not registered yet."""
+    from gymnasium.envs.registration import register, registry
+
+    for name, identifier in IDS.items():
+        if identifier not in registry:
+            register(
+                id=identifier,
+                entry_point="briee.envs.registration:make_scalar",
+                vector_entry_point="briee.envs.registration:make_vector",
+                kwargs={"name": name},
+            )

@@ -1,0 +1,203 @@
+"""The command line: contract, exit codes, and one sentence for everything that is wrong."""
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from briee import algorithms, arguments, runs
+from briee.cli import main
+
+TINY = shlex.split(
+    "train lock --horizon 2 --env.num_actions 2 --replearn.rounds 2 --replearn.feature-steps 2"
+    " --replearn.discriminator-steps=2 --replearn.hidden_size 4 --collect.buffer-size 100"
+    " --collect.episodes_per_level 5"
+)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A tiny finished run; what it learned does not matter."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    assert main([*TINY, "--episodes", "30", "--seed", "7", "--run-dir", str(path)]) == 0
+    return path
+
+
+def refusal(capsys, *argv: str) -> str:
+    """The sentence with which a request is refused."""
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("briee: ")
+    assert error.count("\n") == 1
+    return error.removeprefix("briee: ").strip()
+
+
+def test_help_is_fast_and_needs_no_jax():
+    program = (
+        "import sys; from briee.cli import main; main(['--help']); main(['--version']);\n"
+        "try: main(['train', '--help'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('jax' in sys.modules or 'gymnasium' in sys.modules)"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert "train an agent" in done.stdout
+    assert "--replearn.rounds" in done.stdout
+    assert after.ru_utime - before.ru_utime < 1.0
+
+
+def test_import_is_fast():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "import briee"], check=True)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime < 2.0
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        ("", "usage: briee COMMAND"),
+        ("trian lock", "no command 'trian': commands are train"),
+        ("train", "Missing from briee train: ENV"),
+        ("train lok", "unknown environment 'lok': did you mean lock?"),
+        ("train lock --preset papr", "unknown preset of briee 'papr': did you mean paper?"),
+        ("train lock --algo brie", "unknown algorithm 'brie': did you mean briee?"),
+        ("train lock --hrizon 3", "unknown option --hrizon: did you mean --horizon"),
+        ("train lock --replearn.rouns 3", "unknown option --replearn.rouns: did you mean --replearn.rounds"),
+        ("train lock extra", "unexpected argument 'extra'"),
+        ("train lock --horizon six", "Error parsing --horizon"),
+        ("train lock --horizon 0", "horizon must be >= 1, got 0"),
+        ("train lock --episodes 0", "episodes must be >= 1, got 0"),
+        ("train lock --env.noise -1", "noise must be >= 0, got -1"),
+        ("train lock --env.num_actions 1", "num_actions must be >= 2, got 1"),
+        ("train lock --env.switch_probability 1.5", "switch_probability"),
+        ("train lock --env.nose 1", "'lock' has no argument 'nose'"),
+        ("train lock --env.noise", "--env.noise needs a value"),
+        ("train lock --evaluation.policy best", "invalid choice 'best'"),
+        ("train lock --resume --overwrite", "--resume and --overwrite exclude each other"),
+        ("evaluate nowhere", "nowhere is not a run directory"),
+        ("evaluate nowhere --episodes 0", "episodes must be >= 1, got 0"),
+    ],
+)
+def test_wrong_requests_get_one_sentence(capsys, request_, sentence):
+    argv = shlex.split(request_)
+    if argv:
+        assert sentence in refusal(capsys, *argv)
+    else:
+        assert main(argv) == 2
+        assert sentence in capsys.readouterr().err
+    assert os.listdir() == []
+
+
+def test_train_writes_the_run_directory(finished, capsys):
+    names = {"config.json", "manifest.json", "metrics.csv", "summary.json", "checkpoint", "decoder.png"}
+    assert set(os.listdir(finished)) == names
+    config = json.loads((finished / "config.json").read_text())
+    assert config["config"]["replearn"]["rounds"] == 2
+    assert config["config"]["replearn"]["hidden_size"] == 4
+    assert config["env_arguments"] == {"num_actions": 2, "instance_seed": 7}
+    assert json.loads((finished / "summary.json").read_text())["episodes"] == 30
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert shlex.split(manifest["command"])[:3] == ["briee", "train", "lock"]
+    assert (finished / "decoder.png").read_bytes().startswith(b"\x89PNG")
+    assert arguments.load_spec(finished).to_json() == config
+    assert "holds a finished run: add --resume" in refusal(capsys, *TINY, "--run-dir", str(finished))
+
+
+def test_evaluate_is_repeatable_and_leaves_the_run_alone(finished, capsys):
+    before = {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()}
+    outcomes = []
+    for seed in ("0", "0", "1"):
+        assert main(["evaluate", str(finished), "--episodes", "20", "--json", "--seed", seed]) == 0
+        outcomes.append(json.loads(capsys.readouterr().out))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0]["episodes"] == 20
+    assert outcomes[0]["minimum"] <= outcomes[0]["mean"] <= outcomes[0]["maximum"] <= 1
+    assert {file: file.read_bytes() for file in finished.rglob("*") if file.is_file()} == before
+    assert main(["evaluate", str(finished), "--episodes", "20"]) == 0
+    assert "over 20 episodes; optimal 1.0000" in capsys.readouterr().out
+
+
+def test_lists(finished, capsys):
+    assert main(["runs", str(finished.parent)]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.split()[:3] == [str(finished), "finished", "lock"]
+    assert main(["runs"]) == 0
+    assert "no runs in runs" in capsys.readouterr().out
+    assert main(["envs"]) == 0
+    listed = capsys.readouterr().out
+    assert {"lock", "lock-dense", "lock-simplex"} <= set(re.findall(r"^([\w-]+)  \(", listed, re.MULTILINE))
+    assert "instance_seed=0" in listed
+
+
+def test_resume_takes_its_values_from_the_run(finished, capsys, tmp_path):
+    path = str(tmp_path / "run")
+    assert main([*TINY, "--episodes", "10", "--seed", "7", "--run-dir", path]) == 0
+    assert main(["train", "lock", "--resume", "--run-dir", path, "--episodes", "30"]) == 0
+    rows = lambda run: [line.split(",")[:9] for line in (Path(run) / "metrics.csv").read_text().splitlines()]  # noqa: E731
+    assert rows(path) == rows(finished)
+    capsys.readouterr()
+    assert "was started with horizon = 2, not 3" in refusal(
+        capsys, "train", "lock", "--resume", "--run-dir", path, "--horizon", "3"
+    )
+    (tmp_path / "run" / "config.json").write_text("{}")
+    assert "config.json lacks" in refusal(capsys, "train", "lock", "--resume", "--run-dir", path)
+
+
+def test_ctrl_c_exits_130_and_the_printed_command_continues(finished, tmp_path):
+    run_dir = tmp_path / "run"
+    program = [sys.executable, "-m", "briee"]
+    command = [*TINY, "--seed", "7", "--episodes", "1000000", "--run-dir", str(run_dir)]
+    with subprocess.Popen([*program, *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("iteration"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait() == 130
+    again = shlex.split(rest[rest.index("briee train") :])
+    assert again == ["briee", "train", "lock", "--run-dir", str(run_dir), "--resume"]
+    done = len((run_dir / "metrics.csv").read_text().splitlines()) - 1
+    assert json.loads((run_dir / "summary.json").read_text())["episodes"] == 10 * done
+    assert main([*again[1:], "--episodes", str(10 * done + 10)]) == 0
+    straight = (finished / "metrics.csv").read_text().splitlines()
+    resumed = (run_dir / "metrics.csv").read_text().splitlines()
+    assert len(resumed) == done + 2
+    for ours, theirs in zip(resumed, straight, strict=False):
+        assert ours.split(",")[:9] == theirs.split(",")[:9]
+
+
+def test_a_stopped_learner_continues_bit_by_bit(finished, tmp_path):
+    spec = arguments.load_spec(finished)
+    for stop in (1, 2, None):
+        runs.run(
+            algorithms.build(spec),
+            spec,
+            tmp_path,
+            resume=True,
+            callbacks=[lambda row, n=stop: row["iteration"] == n],
+        )
+    newest = sorted((finished / "checkpoint").iterdir())[-1].name
+    with (
+        np.load(finished / "checkpoint" / newest) as straight,
+        np.load(tmp_path / "checkpoint" / newest) as resumed,
+    ):
+        names = [name for name in straight.files if name != "checkpoint.json"]
+        assert len(names) > 10
+        for name in names:
+            np.testing.assert_array_equal(straight[name], resumed[name], err_msg=name)
