@@ -169,4 +169,4 @@ def _parts(space: gym.Space, keys: Sequence[str] | None, path: tuple = ()) -> li
 
 def _is_text(space: gym.Space) -> bool:
     # Minigrid's mission space is no spaces.Text, but its values are strings as well.
-    return isinstance(space, spaces.Text) or space.dtype is str
+    return isinstance(space, spaces.Text) or (space.dtype is not None and space.dtype.kind == "U")

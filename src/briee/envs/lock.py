@@ -1,15 +1,4 @@
-r"""The rich-observation combination lock of Section 5 as pure functions: sparse, dense, simplex and kin.
-
-level      0        1        2              H-1       H
-lane 0    (0) ===> (0) ===> (0) ===> ... ===> (0) ===> (0)  final reward
-              \\  //   \\  //   \\  //           \\  //
-               \\//     \\//     \\//             \\//        one right action of A in each good state
-               //\\     //\\     //\\             //\\        leads on, to lane 0 or 1 by a coin
-lane 1    (1) ===> (1) ===> (1) ===> ... ===> (1) ===> (1)  final reward
-            |        |        |                |
-            v        v        v                v     every other action: down, for good (anti-shaped 0.1)
-bad       (2) ---> (2) ---> (2) ---> ... ---> (2) ---> (2)  nothing
-"""
+"""The rich-observation combination lock of Section 5 as pure functions: sparse, dense, simplex and kin."""
 
 from __future__ import annotations
 
@@ -36,7 +25,59 @@ class LockState(eqx.Module):
 
 
 class CombinationLock(eqx.Module):
-    """The combination lock as a pure environment; see `briee.envs.registration` for its Gymnasium shells."""
+    r"""The diabolical combination lock: one right action per step, two lanes that look alike, no way back.
+
+    ## Description
+    At each level there are good lanes (0 and 1) and a bad state (2). In a good state one action of
+    `num_actions`, drawn once per lane and level, leads on to a good state of the next level, by a coin to the
+    same lane or the other; every other action leads to the bad state, for good. A random policy opens it
+    once in num_actions^H episodes.
+
+        level     0        1        2               H-1       H
+        lane 0   (0) ===> (0) ===> (0) ===> ... ===> (0) ===> (0)   final reward
+                     \  //   \  //   \  //           \  //
+                      XX       XX       XX               XX          right action, then a coin
+                     //  \   //  \   //  \           //  \
+        lane 1   (1) ===> (1) ===> (1) ===> ... ===> (1) ===> (1)   final reward
+                   |        |        |                |              any other action,
+                   v        v        v                v              anti-shaped reward
+        bad      (2) ---> (2) ---> (2) ---> ... ---> (2) ---> (2)   nothing
+
+    ## Action Space
+    `Discrete(num_actions)`, 10 in the paper.
+
+    ## Observation Space
+    A `Box` of float32 vectors of dimension 2^⌈log₂(H + 4)⌉: one-hot vectors of the latent state and of the
+    level, padded to a power of two, Gaussian noise on every coordinate, times the unnormalised Hadamard
+    matrix. Its bounds are wide but finite, as float32 noise is. Or pictures [size, size, 1] in [0, 1].
+
+    ## Starting State
+    Level 0, uniform over the good lanes.
+
+    ## Rewards
+    `final_reward` for a good state at level H, `step_reward` for one before; `anti_reward` with probability
+    `anti_reward_probability` for the step from a good state to the bad one.
+
+    ## Episode End
+    After `horizon` steps, as `terminated`; the observation of level H is emitted too.
+
+    ## Information
+    `latent` and `level`.
+
+    ## Arguments
+    - `horizon`, `num_actions`, `num_good` (good lanes), `instance_seed` (draws the combination).
+    - `switch_probability`: of changing lanes after the right action. `failure_probability`: of falling in
+      spite of it. `rare_probability`: adds one more good lane, entered with this probability (down to 0).
+    - `anti_reward`, `anti_reward_probability`, `final_reward`, `step_reward`: see Rewards.
+    - `temperature`: τ of the simplex lock, in which the latent state is resampled from softmax(I₃R⁻¹s/τ)
+      before each step; None for a block MDP.
+    - `noise` (standard deviation), `noise_coordinates` (`all`, or `first`: not the last of the one-hot
+      coordinates, nor the padding), `distractors` more coordinates of pure noise of `distractor_std`.
+    - `rotation`: `stationary` or `per_level`. `emission`: `vector` or `image` with `image_size`, `templates`.
+
+    ## Version History
+    v0: initial version.
+    """
 
     combination: Int[Array, "horizon num_latents"]
     lane_cdf: Float[Array, "num_latents num_latents"]

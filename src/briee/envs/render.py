@@ -70,7 +70,7 @@ def ansi(pure, trail: Trail) -> str:
 
 
 def rgb_array(pure, trail: Trail) -> np.ndarray:
-    """The episode as a picture, uint8 [height, width, 3]; its last row shows right (green) and wrong actions."""
+    """The episode as a picture, uint8 [height, width, 3]; its last row has right and wrong actions."""
     level, shown = len(trail.actions), window(pure, len(trail.actions))
     good = np.asarray(pure.good(np.arange(pure.num_latents)))
     table = np.asarray(pure.combination) if hasattr(pure, "right_action") else None
