@@ -1,10 +1,56 @@
-"""BRIEE: provable exploration with rich observations in block Markov decision processes."""
+"""BRIEE: provable exploration with rich observations in block Markov decision processes.
 
+The public names. Each is imported when it is first used, so that the command line starts at once; importing
+the package itself registers the environments' ids with Gymnasium.
+"""
+
+import importlib
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from briee.gym_ids import register
 
 try:
     __version__ = version("briee")
 except PackageNotFoundError:  # a source tree on the path, not installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__"]
+register()
+
+if TYPE_CHECKING:
+    from briee.algorithms import build, preset
+    from briee.checkpoint import CheckpointError
+    from briee.config import BrieeConfig
+    from briee.rundir import RunError, RunSpec
+    from briee.runs import run
+
+_HOMES = {
+    "BrieeConfig": "briee.config",
+    "preset": "briee.algorithms",
+    "RunSpec": "briee.rundir",
+    "build": "briee.algorithms",
+    "run": "briee.runs",
+    "RunError": "briee.rundir",
+    "CheckpointError": "briee.checkpoint",
+}
+
+__all__ = [
+    "BrieeConfig",
+    "preset",
+    "RunSpec",
+    "build",
+    "run",
+    "RunError",
+    "CheckpointError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'briee' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -32,6 +32,8 @@ ALGORITHMS: dict[str, Entry] = {
     ),
 }
 DEFAULT_ALGORITHM, DEFAULT_PRESET = "briee", "paper"
+HOST_ENVIRONMENTS = 16
+"""Copies of an environment that are stepped together where it cannot be compiled."""
 
 
 def preset(algorithm: str, name: str, horizon: int, env: str = "lock") -> Any:
@@ -48,12 +50,26 @@ def build(spec: RunSpec) -> Any:
 
 
 def make_sampler(env: str, horizon: int, arguments: Mapping[str, Any]) -> Any:
-    """A sampler for an environment by its short name or Gymnasium id; `ValueError` says what is wrong."""
-    from briee.envs import make
+    """A sampler for an environment by its short name or Gymnasium id; `ValueError` says what is wrong.
+
+    This package's environments are compiled into the rollout, all others are stepped on the host.
+    """
+    import gymnasium as gym
+
+    from briee.envs import ENVIRONMENTS, make
+    from briee.envs.host import HostSampler
     from briee.rollout import ScanSampler
 
-    find(pure_environments(), env, "environment")
-    return ScanSampler(make(env, horizon=horizon, **arguments))
+    if env in pure_environments():
+        return ScanSampler(make(env, horizon=horizon, **arguments))
+    try:
+        vector = gym.make_vec(env, num_envs=HOST_ENVIRONMENTS, vectorization_mode="sync", **arguments)
+    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        known = suggestion(env, [*ENVIRONMENTS, *gym.registry])
+        raise ValueError(f"unknown environment {env!r}{known or f' ({error})'}") from error
+    except (gym.error.Error, TypeError, ImportError) as error:
+        raise ValueError(f"cannot make {env!r}: {error}") from error
+    return HostSampler(vector, horizon)
 
 
 def has_instances(env: str) -> bool:

@@ -31,6 +31,7 @@ def train(argv: Sequence[str]) -> int:
     prepare_process()
     from briee.algorithms import has_instances
     from briee.display import make_display
+    from briee.envs import EnvironmentStepError
     from briee.runs import RunInterrupted, run
 
     if has_instances(spec.env):
@@ -44,6 +45,8 @@ def train(argv: Sequence[str]) -> int:
     try:
         with make_display() as display:
             run(algorithm, spec, args.directory, display=display, **how)
+    except EnvironmentStepError as error:
+        raise RunError(str(error)) from error
     except RunInterrupted:
         again = shlex.join(["briee", "train", spec.env, "--run-dir", str(args.directory), "--resume"])
         print(f"interrupted, nothing is lost; to continue: {again}", flush=True)
@@ -93,14 +96,20 @@ def envs(argv: Sequence[str]) -> int:
     """list the environments and their arguments"""
     parse(EnvsArgs, argv, "briee envs")
     prepare_process()
-    from briee.envs import ENVIRONMENTS
+    from briee.envs import ENVIRONMENTS, describe_all
 
-    for name, entry in ENVIRONMENTS.items():
-        print(f"{name}  ({entry.id})\n    {entry.summary}")
+    for about in describe_all():
+        entry = ENVIRONMENTS[about.name]
+        print(f"{about.name}  ({about.id})\n    {about.summary}")
+        sizes = f"horizon {about.horizon}, {about.num_actions} actions, {about.num_latents} latent states"
+        print(
+            f"    {sizes}, observation {about.observation_shape}, optimal return {about.optimal_return:.4g}"
+        )
         parameters = inspect.signature(entry.constructor).parameters
         defaults = {key: entry.defaults.get(key, parameter.default) for key, parameter in parameters.items()}
         shown = {key: "by horizon" if callable(value) else repr(value) for key, value in defaults.items()}
-        print("    " + ", ".join(f"{key}={value}" for key, value in shown.items() if key != "horizon"))
+        print("    --env. " + ", ".join(f"{key}={value}" for key, value in shown.items() if key != "horizon"))
+    print("Any other environment with discrete actions: its Gymnasium id, or module:id.")
     return 0
 
 

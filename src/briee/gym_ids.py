@@ -1,7 +1,6 @@
-"""Registers the environments' ids when Gymnasium is imported, without importing JAX.
+"""The environments' Gymnasium ids, registered without importing JAX."""
 
-Gymnasium finds `register` through the entry point `gymnasium.envs` of the installed package.
-"""
+from gymnasium.envs import registration
 
 IDS = {
     "lock": "briee/CombinationLock-v0",
@@ -15,11 +14,9 @@ IDS = {
 
 def register() -> None:
     """Register every id that is not registered yet."""
-    from gymnasium.envs.registration import register, registry
-
     for name, identifier in IDS.items():
-        if identifier not in registry:
-            register(
+        if identifier not in registration.registry:
+            registration.register(
                 id=identifier,
                 entry_point="briee.envs.registration:make_scalar",
                 vector_entry_point="briee.envs.registration:make_vector",

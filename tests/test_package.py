@@ -1,0 +1,54 @@
+"""The package as others see it: public names, Gymnasium ids, metadata."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import yaml
+
+import briee
+from briee import envs, gym_ids
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_public_names_exist_and_others_do_not():
+    for name in briee.__all__:
+        assert getattr(briee, name) is not None
+    assert set(dir(briee)) == set(briee.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = briee.nothing
+
+
+def test_importing_the_package_registers_the_environments():
+    assert {name: entry.id for name, entry in envs.ENVIRONMENTS.items()} == gym_ids.IDS
+    program = (
+        "import sys, briee, gymnasium as gym; assert 'jax' not in sys.modules; "
+        "print(gym.make('briee/CombinationLock-v0', horizon=3).observation_space.shape, "
+        "gym.make_vec('briee/CombinationLock-v0', num_envs=5, horizon=3).observation_space.shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(8,) (5, 8)"
+    gym_ids.register()  # a second time changes nothing
+    assert gym.spec("briee/CombinationLock-v0").kwargs == {"name": "lock"}
+
+
+def test_metadata_agrees():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == project["version"]
+    assert [author["family-names"] for author in citation["preferred-citation"]["authors"]] == [
+        "Zhang", "Song", "Uehara", "Wang", "Agarwal", "Sun",
+    ]  # fmt: skip
+    assert f"## [{project['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert "MIT License" in (ROOT / "LICENSE").read_text()
+
+
+def test_links_inside_the_documents_lead_somewhere():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
