@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from briee import envs
+from briee import envs, gym_ids
 
 ROUNDING: Any = {"rtol": 1e-6, "atol": 1e-6}  # batches of other sizes compile to other orders of addition
 IDS = [entry.id for entry in envs.ENVIRONMENTS.values()]
+
+
+def test_every_environment_has_the_id_that_is_registered():
+    assert {name: entry.id for name, entry in envs.ENVIRONMENTS.items()} == gym_ids.IDS
+    assert all(env_id in gym.registry for env_id in IDS)
 
 
 @pytest.mark.parametrize("env_id", IDS)

@@ -1,5 +1,7 @@
 """Environments: the combination lock and its kin, and wrappers for any other Gymnasium environment."""
 
+from briee.gym_ids import register
+
 from .describe import Description, describe, describe_all
 from .emission import ImageEmission, VectorEmission, decodability
 from .encoding import ObservationEncoder, UnsupportedSpaceError
@@ -14,11 +16,10 @@ from .registration import (
     episode_start,
     episode_step,
     make,
-    register_all,
 )
 from .rich import RichObservation
 
-register_all()
+register()
 
 __all__ = [
     "ENVIRONMENTS",
@@ -44,5 +45,4 @@ __all__ = [
     "episode_step",
     "episodic",
     "make",
-    "register_all",
 ]

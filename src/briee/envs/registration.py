@@ -335,15 +335,3 @@ def make_scalar(name: str, render_mode: str | None = None, **kwargs) -> PureEnv:
 def make_vector(name: str, num_envs: int = 1, render_mode: str | None = None, **kwargs) -> PureVectorEnv:
     """Entry point of `gym.make_vec`."""
     return PureVectorEnv(make(name, **kwargs), num_envs, render_mode)
-
-
-def register_all() -> None:
-    """Register every pure environment with Gymnasium, once."""
-    for name, entry in ENVIRONMENTS.items():
-        if entry.id not in gym.registry:
-            gym.register(
-                id=entry.id,
-                entry_point="briee.envs.registration:make_scalar",
-                vector_entry_point="briee.envs.registration:make_vector",
-                kwargs={"name": name},
-            )
