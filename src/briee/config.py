@@ -74,8 +74,9 @@ class RepLearnConfig:
     """Step size of f in line 5 (Table 4)."""
     momentum: float = 0.99
     """Momentum of stochastic gradient descent (Appendix E, text)."""
-    hidden_size: int = 256
-    """Width of the discriminator's two hidden layers (Table 4)."""
+    hidden_sizes: tuple[int, ...] = (256,)
+    """Widths of the discriminator's hidden tanh layers: a "two-layer neural network" (Section 5) with a hidden
+    layer of 256 (Table 4). The released program has two hidden layers of 256."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class BrieeConfig:
             collect=paper.collect,
             replearn=RepLearnConfig(
                 ell=None, start="fresh", first_player="features", ascent="alternating",
-                discriminator_steps=64, wait_for_rival=False,
+                discriminator_steps=64, hidden_sizes=(256, 256), wait_for_rival=False,
             ),
             lsvi=LSVIConfig(clip=float(horizon)),
             evaluation=EvaluationConfig(policy="optimistic"),

@@ -9,7 +9,7 @@ as a column of `columns`. And by the envelope theorem the gradient of min_w L(ph
 gradient at the minimiser, so no gradient flows through the solve.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,17 +28,18 @@ Psi = Callable[[Float[Array, "..."]], Float[Array, " K"]]
 
 
 class Discriminator(eqx.Module):
-    """f(s') in [-1, 1]: two hidden tanh layers and a tanh on the output; acts on a batch."""
+    """f(s') in [-1, 1]: hidden tanh layers and a tanh on the output; acts on a batch."""
 
     weights: list[Float[Array, "fan_in fan_out"]]
     biases: list[Float[Array, " fan_out"]]
 
-    def __init__(self, dimension: int, hidden: int, key: PRNGKeyArray):
-        sizes = (dimension, hidden, hidden, 1)
+    def __init__(self, dimension: int, hidden: Sequence[int], key: PRNGKeyArray):
+        sizes = (dimension, *hidden, 1)
         orthogonal = jax.nn.initializers.orthogonal()
         shapes = list(pairwise(sizes))
         self.weights = [
-            orthogonal(k, s, jnp.float32) for k, s in zip(jax.random.split(key, 3), shapes, strict=True)
+            orthogonal(k, s, jnp.float32)
+            for k, s in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
         ]
         self.biases = [jnp.zeros(fan_out) for _, fan_out in shapes]
 
@@ -168,7 +169,7 @@ class Players:
     def select_discriminator(self, key: PRNGKeyArray, game: Game, steps: Int[Array, ""]):
         """Line 5: gradient ascent on f and the rival features."""
         init_key, step_key = jax.random.split(key)
-        f = Discriminator(self.next_observations.shape[-1], self.config.hidden_size, init_key)
+        f = Discriminator(self.next_observations.shape[-1], self.config.hidden_sizes, init_key)
 
         def step(i, carry):
             f, f_momentum, rival, rival_momentum = carry
