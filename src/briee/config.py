@@ -75,8 +75,8 @@ class RepLearnConfig:
     momentum: float = 0.99
     """Momentum of stochastic gradient descent (Appendix E, text)."""
     hidden_sizes: tuple[int, ...] = (256,)
-    """Widths of the discriminator's hidden tanh layers: a "two-layer neural network" (Section 5) with a hidden
-    layer of 256 (Table 4). The released program has two hidden layers of 256."""
+    """Widths of the discriminator's hidden tanh layers: a "two-layer neural network" (Section 5) with a
+    hidden layer of 256 (Table 4). The released program has two hidden layers of 256."""
 
 
 @dataclass(frozen=True)
