@@ -143,9 +143,9 @@ def replearn(
     start = Game(
         t=jnp.int32(0),
         decoder=decoder,
-        decoder_momentum=players.descent.init(eqx.filter(decoder, eqx.is_array)),
+        decoder_momentum=players.descent.init(eqx.filter(decoder, eqx.is_inexact_array)),
         rival=rival,
-        rival_momentum=players.rival_ascent.init(eqx.filter(rival, eqx.is_array)),
+        rival_momentum=players.rival_ascent.init(eqx.filter(rival, eqx.is_inexact_array)),
         columns=jnp.zeros((data.action.shape[0], config.rounds)),
         gaps=jnp.full(config.rounds, jnp.inf),
         quiet=jnp.int32(0),
@@ -190,7 +190,7 @@ class Players:
             change, f_momentum = self.f_ascent.update(pull_back(values_grad)[0], f_momentum)
             return eqx.apply_updates(f, change), f_momentum, rival, rival_momentum
 
-        carry = (f, self.f_ascent.init(eqx.filter(f, eqx.is_array)), game.rival, game.rival_momentum)
+        carry = (f, self.f_ascent.init(eqx.filter(f, eqx.is_inexact_array)), game.rival, game.rival_momentum)
         f, _, rival, rival_momentum = jax.lax.fori_loop(0, steps, step, carry)
         return f, rival, rival_momentum
 

@@ -1,0 +1,83 @@
+"""Presets: provenance, and that every field is read by some code."""
+
+import ast
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import briee.config
+from briee.config import BrieeConfig
+
+SOURCE = Path(briee.config.__file__).parent
+
+
+def leaves(config, prefix=""):
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{f.name}.")
+        else:
+            yield f"{prefix}{f.name}", value
+
+
+def test_the_paper_preset_has_the_numbers_of_appendix_e():
+    config = dict(leaves(BrieeConfig.paper(horizon=6)))
+    assert config["collect.episodes_per_level"] == 50
+    assert config["collect.buffer_size"] == 10_000
+    assert config["features.temperature"] == 1.0
+    assert config["features.first_temperature"] == 0.1
+    assert config["replearn.rounds"] == 30
+    assert config["replearn.feature_steps"] == 64
+    assert config["replearn.discriminator_steps"] == 128
+    assert config["replearn.feature_batch"] == config["replearn.discriminator_batch"] == 512
+    assert config["replearn.feature_learning_rate"] == config["replearn.discriminator_learning_rate"] == 1e-2
+    assert config["replearn.momentum"] == 0.99
+    assert config["bonus.alpha"] == pytest.approx(6 / 5)
+    assert config["bonus.cap"] == 2.0
+    assert config["lsvi.lam"] == 1.0
+    assert config["evaluation.episodes"] == 20
+    assert config["evaluation.streak"] == 5
+
+
+@pytest.mark.parametrize(("horizon", "dense", "warmup"), [(25, False, 0), (50, False, 10_000), (50, True, 0)])
+def test_warm_up_is_for_long_sparse_locks(horizon, dense, warmup):
+    assert BrieeConfig.paper(horizon, dense=dense).collect.warmup_episodes == warmup
+
+
+def test_dense_rewards_have_a_smaller_bonus():
+    assert BrieeConfig.paper(30, dense=True).bonus.alpha == pytest.approx(30 / 50)
+
+
+def test_the_presets_differ_where_the_released_program_departs_from_the_paper():
+    paper, released = (dict(leaves(make(6))) for make in (BrieeConfig.paper, BrieeConfig.released))
+    assert {name for name in paper if paper[name] != released[name]} == {
+        "bonus.cap",
+        "bonus.covariance",
+        "replearn.ell",
+        "replearn.first_player",
+        "replearn.ascent",
+        "replearn.wait_for_rival",
+        "replearn.discriminator_steps",
+        "replearn.hidden_sizes",
+        "lsvi.clip",
+        "evaluation.policy",
+    }
+
+
+def test_every_field_is_read_outside_this_module():
+    attributes = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.name != "config.py":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute):
+                    attributes.add(node.attr)
+    unread = [name for name, _ in leaves(BrieeConfig.paper(6)) if name.rsplit(".")[-1] not in attributes]
+    assert not unread
+
+
+def test_configs_are_frozen_and_replaceable():
+    config = BrieeConfig.paper(6)
+    with pytest.raises(AttributeError):
+        config.workers = 3  # type: ignore[misc]
+    assert replace(config, workers=3).workers == 3
