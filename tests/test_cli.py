@@ -8,17 +8,18 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from briee import algorithms, arguments, runs
+from briee import algorithms, arguments, bench, runs
 from briee.cli import main
 
 TINY = shlex.split(
     "train lock --horizon 2 --env.num_actions 2 --replearn.rounds 2 --replearn.feature-steps 2"
-    " --replearn.discriminator-steps=2 --replearn.hidden_size 4 --collect.buffer-size 100"
+    " --replearn.discriminator-steps=2 --replearn.hidden_sizes 4 3 --collect.buffer-size 100"
     " --collect.episodes_per_level 5"
 )
 
@@ -110,7 +111,7 @@ def test_train_writes_the_run_directory(finished, capsys):
     assert set(os.listdir(finished)) == names
     config = json.loads((finished / "config.json").read_text())
     assert config["config"]["replearn"]["rounds"] == 2
-    assert config["config"]["replearn"]["hidden_size"] == 4
+    assert config["config"]["replearn"]["hidden_sizes"] == [4, 3]
     assert config["env_arguments"] == {"num_actions": 2, "instance_seed": 7}
     assert json.loads((finished / "summary.json").read_text())["episodes"] == 30
     manifest = json.loads((finished / "manifest.json").read_text())
@@ -203,3 +204,37 @@ def test_a_stopped_learner_continues_bit_by_bit(finished, tmp_path):
         assert len(names) > 10
         for name in names:
             np.testing.assert_array_equal(straight[name], resumed[name], err_msg=name)
+
+
+def test_bench_prints_and_writes_its_figures(capsys, tmp_path, monkeypatch):
+    names = {
+        "adversarial_step_over_sgemm": "adversarial_step",
+        "replearn_seconds_per_level": "replearn_call",
+        "scan_env_steps_per_second": "scan_sampler",
+        "host_over_own_step_loop": "host_sampler",
+    }
+    for name, function in names.items():
+        monkeypatch.setattr(bench, function, lambda name=name: {name: 0.75})
+    assert main(["bench", "--json", str(tmp_path / "figures.json")]) == 0
+    assert re.findall(r"^(\w+) +0\.75$", capsys.readouterr().out, re.MULTILINE) == list(names)
+    written = json.loads((tmp_path / "figures.json").read_text())
+    assert {name: written[name] for name in names} == dict.fromkeys(names, 0.75)
+    assert written["manifest"]["cores"] >= 1
+    assert "cannot write" in refusal_after_work(
+        capsys, "bench", "--json", str(tmp_path / "no" / "figures.json")
+    )
+
+
+def refusal_after_work(capsys, *argv: str) -> str:
+    """The last line on standard error of a request that fails at its end."""
+    assert main(argv) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_bench_counts_the_products_of_a_discriminator_step():
+    config = replace(bench.released(), discriminator_batch=5, hidden_sizes=(3, 4))
+    flops = sum(2 * m * k * n for m, k, n in bench.step_products(config, 2))
+    forward = 2 * 5 * (2 * 3 + 3 * 4 + 4 * 1)
+    assert (
+        flops == 3 * forward - 2 * 5 * 2 * 3
+    )  # backward costs twice the forward pass, but for the first input

@@ -69,6 +69,14 @@ class EvaluateArgs:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchArgs:
+    """Measure speed against the machine's own limit, on one core."""
+
+    json: Path | None = None
+    """File to write the figures to as well."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EnvsArgs:
     """List the environments and their arguments."""
 

@@ -14,8 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import briee
-from briee.arguments import EnvsArgs, EvaluateArgs, RunsArgs, UsageError, load_spec, parse, parse_train
-from briee.rundir import Listed, RunError, RunSpec, list_runs
+from briee.arguments import (
+    BenchArgs,
+    EnvsArgs,
+    EvaluateArgs,
+    RunsArgs,
+    UsageError,
+    load_spec,
+    parse,
+    parse_train,
+)
+from briee.rundir import Listed, RunError, RunSpec, list_runs, os_errors
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
@@ -130,11 +139,29 @@ def runs(argv: Sequence[str]) -> int:
     return 0
 
 
+def bench(argv: Sequence[str]) -> int:
+    """measure speed against the machine's own limit"""
+    args = parse(BenchArgs, argv, "briee bench")
+    prepare_process()
+    from briee.bench import measure
+    from briee.manifest import make_manifest
+
+    figures = measure(lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True))
+    for name, value in figures.items():
+        print(f"{name:32}{value:,.4g}")
+    if args.json is not None:
+        machine = make_manifest(shlex.join(["briee", "bench", *argv]))
+        with os_errors(args.json):
+            args.json.write_text(json.dumps(figures | {"manifest": machine}, indent=2) + "\n")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "evaluate": evaluate,
     "runs": runs,
     "envs": envs,
+    "bench": bench,
 }
 
 

@@ -230,7 +230,7 @@ def os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"cannot write the run directory {path}: {error.strerror or error}") from error
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     except InUseError as error:
         raise RunError(str(error)) from None
 

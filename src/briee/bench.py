@@ -1,0 +1,146 @@
+"""Speed against the machine's own limit, on one core; what `briee bench` prints.
+
+The adversarial step is compared with plain matrix products of its shapes, the host sampler with a bare loop
+over the environment it steps. Every figure is the best of several warm repetitions, in processor time, which
+other work on the machine changes little.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg.blas import get_blas_funcs
+
+from briee import envs
+from briee.config import BrieeConfig, RepLearnConfig
+from briee.data import Transitions
+from briee.envs.host import HostSampler
+from briee.features import linear_decoder
+from briee.replearn import replearn
+from briee.rollout import ScanSampler, UniformPolicy
+
+HORIZON, NUM_ACTIONS, ROWS, DIMENSION = 6, 10, 10_000, 16
+"""A level of the lock with H = 6 and a full buffer, as the released program has it."""
+
+
+def measure(progress: Callable[[str], Any] = lambda name: None) -> dict[str, float]:
+    """All figures by name; `progress` is told which one is being measured. Takes a minute or two."""
+    figures: dict[str, float] = {}
+    for name, function in (
+        ("adversarial_step_over_sgemm", adversarial_step),
+        ("replearn_seconds_per_level", replearn_call),
+        ("scan_env_steps_per_second", scan_sampler),
+        ("host_over_own_step_loop", host_sampler),
+    ):
+        progress(name)
+        figures |= function()
+    return figures
+
+
+def adversarial_step() -> dict[str, float]:
+    """GFLOP/s of one step of line 5 of Algorithm 2, of plain products of its shapes, and their ratio."""
+    config = replace(released(), rounds=1, feature_steps=1, first_player="discriminator")
+    few, many = (call_replearn(replace(config, discriminator_steps=steps)) for steps in (64, 1088))
+    seconds = (best_time(many) - best_time(few)) / 1024
+    shapes = step_products(config, DIMENSION)
+    flops = sum(2 * m * k * n for m, k, n in shapes)
+    plain = sum(product_time(*shape) for shape in shapes)
+    return {
+        "adversarial_step_over_sgemm": plain / seconds,
+        "adversarial_step_gflops": flops / seconds / 1e9,
+        "sgemm_gflops": flops / plain / 1e9,
+        "adversarial_step_milliseconds": seconds * 1e3,
+    }
+
+
+def step_products(config: RepLearnConfig, dimension: int) -> list[tuple[int, int, int]]:
+    """(m, k, n) of the matrix products in a discriminator's forward and backward pass on one minibatch."""
+    forward = [(config.discriminator_batch, k, n) for k, n in pairwise((dimension, *config.hidden_sizes, 1))]
+    weights = [(k, m, n) for m, k, n in forward]
+    inputs = [(m, n, k) for m, k, n in forward[1:]]  # nobody asks for the gradient of the observations
+    return [*forward, *weights, *inputs]
+
+
+def replearn_call() -> dict[str, float]:
+    """Seconds of one RepLearn call at the released program's values, without early termination."""
+    return {"replearn_seconds_per_level": best_time(call_replearn(released()), repeats=2)}
+
+
+def scan_sampler() -> dict[str, float]:
+    """Environment steps per second of compiled rollouts on the lock."""
+    sampler = ScanSampler(envs.make("lock", horizon=HORIZON))
+    episodes, key = 20_000, jax.random.key(0)
+    seconds = best_time(lambda: sampler.rollout(UniformPolicy(sampler.num_actions), key, episodes))
+    return {"scan_env_steps_per_second": episodes * sampler.horizon / seconds}
+
+
+def host_sampler() -> dict[str, float]:
+    """Speed of the host sampler relative to a bare loop of steps over the same environments."""
+    copies, horizon, batches = 16, 50, 4
+    make = lambda: gym.make_vec("FrozenLake-v1", num_envs=copies, vectorization_mode="sync")  # noqa: E731
+    sampler, bare, key = HostSampler(make(), horizon), make(), jax.random.key(0)
+    actions = np.random.default_rng(0).integers(0, 4, (horizon, copies))
+
+    def loop():
+        for batch in range(batches):
+            bare.reset(seed=batch)
+            for action in actions:
+                bare.step(action)
+
+    policy = UniformPolicy(sampler.num_actions)
+    ours = best_time(lambda: sampler.rollout(policy, key, copies * batches))
+    return {"host_over_own_step_loop": best_time(loop) / ours}
+
+
+def released() -> RepLearnConfig:
+    """RepLearn as the released program calls it."""
+    return BrieeConfig.released(horizon=HORIZON).replearn
+
+
+def call_replearn(config: RepLearnConfig) -> Callable[[], Any]:
+    """A compiled RepLearn call on a full buffer of random transitions."""
+    keys = jax.random.split(jax.random.key(0), 6)
+    observation, following = (jax.random.normal(key, (ROWS, DIMENSION)) for key in keys[:2])
+    data = Transitions(
+        observation=observation,
+        action=jax.random.randint(keys[2], (ROWS,), 0, NUM_ACTIONS),
+        reward=jnp.zeros(ROWS),
+        next_observation=following,
+        on_policy=jnp.ones(ROWS, bool),
+        valid=jnp.ones(ROWS, bool),
+    )
+    decoder, rival = (linear_decoder(key, (DIMENSION,), 3, 1.0) for key in keys[3:5])
+    compiled = eqx.filter_jit(replearn)
+    return lambda: compiled(keys[5], data, decoder, rival, config, NUM_ACTIONS)
+
+
+def product_time(m: int, k: int, n: int) -> float:
+    """Seconds of one plain single-precision product [m, k] x [k, n]."""
+    rng = np.random.default_rng(0)
+    a, b = (np.asfortranarray(rng.standard_normal(shape), np.float32) for shape in ((m, k), (k, n)))
+    sgemm: Any = get_blas_funcs("gemm", (a, b))
+    repeats = max(1, int(2e8 / (2 * m * k * n)))
+
+    def many():
+        for _ in range(repeats):
+            sgemm(1.0, a, b)
+
+    return best_time(many, repeats=5) / repeats
+
+
+def best_time(function: Callable[[], Any], repeats: int = 3) -> float:
+    """Processor seconds of the shortest of several calls, after a first one that compiles."""
+    jax.block_until_ready(function())
+    seconds = []
+    for _ in range(repeats):
+        began = time.process_time()
+        jax.block_until_ready(function())
+        seconds.append(time.process_time() - began)
+    return min(seconds)
