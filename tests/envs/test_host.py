@@ -61,7 +61,7 @@ def test_same_distribution_through_foreign_seeds():
 
     A correct sampler fails with probability below 1e-3; the keys are fixed, so it does not fail now and then.
     """
-    n = 1500
+    n = 1000
     scan = ScanSampler(LOCK).rollout(UniformPolicy(3), jax.random.key(1), n)
     shells = gym.vector.SyncVectorEnv([lambda: PureEnv(LOCK)] * 50)
     host = HostSampler(shells).rollout(UniformPolicy(3), jax.random.key(2), n)

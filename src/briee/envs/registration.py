@@ -127,6 +127,13 @@ def _step(pure, state, actions, keys):
     return state, observation, reward, jax.vmap(pure.latent)(state)
 
 
+@jax.jit
+def _later_keys(roots, episode):
+    """The keys of the n-th episodes after those that have the keys `roots`."""
+    fold = jax.vmap(jax.random.fold_in, (0, None))
+    return fold(fold(roots, LATER_EPISODES), episode)
+
+
 class EpisodeStream:
     """The episodes of one shell, in lockstep: n keys after a seed, then n others for every later reset."""
 
@@ -160,8 +167,7 @@ class EpisodeStream:
         self._episode += 1
         self._keys = self._roots
         if self._episode > 0:
-            fold = jax.vmap(jax.random.fold_in, (0, None))
-            self._keys = fold(fold(self._roots, LATER_EPISODES), self._episode)
+            self._keys = _later_keys(self._roots, self._episode)
         self._state, observation, latent = _start(self.pure, self._keys)
         self.level = 0
         self._trail = ([np.asarray(latent)], [])
