@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -33,6 +33,7 @@ class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C during a run, raised after its last complete iteration was saved."""
 
 
+@runtime_checkable
 class Display(Protocol):
     """What shows a run while it goes on."""
 
