@@ -108,3 +108,22 @@ def test_briee_opens_a_lock_of_horizon_three(algorithm):
     decoded = np.argmax(np.asarray(algorithm.decode(state, 1, emit(jnp.asarray(latent), 1, keys))), axis=1)
     names = [np.bincount(decoded[latent == z], minlength=3).argmax() for z in range(3)]
     assert len(set(names)) == 3, "level 1 tells its three latent states apart"
+
+
+def test_the_mixture_keeps_every_policy_that_collected_data():
+    sampler = ScanSampler(CombinationLock(horizon=2))
+    algorithm = BRIEE(sampler, replace(small(2), mixture_size=2))
+    first = algorithm.init(jax.random.key(0))
+    with pytest.raises(ValueError, match="mixture_size"):
+        algorithm.policy(first, "mixture")
+    second = algorithm.update(first)
+    third = algorithm.update(second)
+    np.testing.assert_array_equal(
+        third.members.weights, [first.optimistic.weights, second.optimistic.weights]
+    )
+    fourth = algorithm.update(third)
+    assert all(
+        any(np.array_equal(m, s.optimistic.weights) for s in (first, second, third))
+        for m in fourth.members.weights
+    )
+    assert evaluate(sampler, algorithm.policy(fourth, "mixture"), jax.random.key(1), 10).shape == (10,)

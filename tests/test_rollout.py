@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 
 from briee.envs import CombinationLock
 from briee.rollout import (
+    MixturePolicy,
     ScanSampler,
     UniformPolicy,
     all_rows,
@@ -112,3 +113,18 @@ def test_deepest_good_level(sampler):
     if wrong == int(sampler.pure.combination[0, 1]):
         wrong = (wrong + 1) % 10
     assert deepest_good_level(sampler, sampler.rollout(Constant(wrong), jax.random.key(0), 50)) == 0
+
+
+class Tabled(eqx.Module):
+    action: jax.Array
+
+    def __call__(self, level, observation, key):
+        return self.action
+
+
+def test_a_mixture_draws_one_member_per_episode(sampler):
+    mixture = MixturePolicy(Tabled(jnp.array([2, 5, 9])), jnp.int32(2))
+    action = np.asarray(sampler.rollout(mixture, jax.random.key(0), 400).action)
+    assert (action == action[:, :1]).all()
+    assert set(action[:, 0]) == {2, 5}, "the third entry is not a member yet"
+    assert 140 < (action[:, 0] == 2).sum() < 260

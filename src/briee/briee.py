@@ -22,6 +22,7 @@ from briee.lsvi import Bonus, GreedyPolicy, QFunction, exploration_bonus, lsvi, 
 from briee.randomness import stream
 from briee.replearn import replearn
 from briee.rollout import (
+    MixturePolicy,
     Policy,
     Sampler,
     UniformPolicy,
@@ -43,6 +44,7 @@ class BrieeState(eqx.Module):
     decoder: Decoder
     optimistic: QFunction
     greedy: QFunction
+    members: QFunction
     gaps: Float[Array, " H"]
     rounds: Int[Array, " H"]
     explore_return: Float[Array, ""]
@@ -72,6 +74,7 @@ class BRIEE:
         factor = jnp.broadcast_to(jnp.eye(K) / jnp.sqrt(lam), (H, A, K, K))
         bonus = Bonus(factor, jnp.float32(self.config.bonus.alpha), upper_bound(self.config.bonus.cap))
         q = QFunction(decoder, jnp.zeros((H, A, K)), upper_bound(self.config.lsvi.clip))
+        optimistic, M = replace(q, bonus=bonus), self.config.mixture_size
         zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
         return BrieeState(
             key=key,
@@ -80,8 +83,9 @@ class BRIEE:
             env_steps=zero,
             buffers=empty_buffers(H, self.config.collect.buffer_size, shape),
             decoder=decoder,
-            optimistic=replace(q, bonus=bonus),
+            optimistic=optimistic,
             greedy=q,
+            members=jax.tree.map(lambda x: jnp.stack([x] * M) if M else jnp.zeros((0, *x.shape)), optimistic),
             gaps=jnp.full(H, jnp.inf),
             rounds=jnp.zeros(H, jnp.int32),
             explore_return=missing,
@@ -100,9 +104,20 @@ class BRIEE:
             episodes=state.episodes + H * m,
             env_steps=state.env_steps + deviation_steps(H, m),
             buffers=insert(state.buffers, rows),
+            members=self.remember(state),
             explore_return=trajectories.reward[-m:].sum(axis=1).mean(),
             reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
         )
+
+    def remember(self, state: BrieeState) -> QFunction:
+        """The members of the mixture, with the policy that is about to collect data: a uniform sample of
+        all."""
+        n, M = int(state.iteration), self.config.mixture_size
+        key = stream(state.key, "mixture", n)
+        slot = n if n < M else int(jax.random.randint(key, (), 0, n + 1))
+        if slot >= M:
+            return state.members
+        return jax.tree.map(lambda kept, new: kept.at[slot].set(new), state.members, state.optimistic)
 
     def warm_up(self, state: BrieeState) -> BrieeState:
         """Appendix E: full episodes of a uniformly random policy before the first update, in batches."""
@@ -145,8 +160,15 @@ class BRIEE:
         optimistic, greedy = _plan(state.buffers.rows, state.decoder, self.config, self.sampler.num_actions)
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
 
-    def policy(self, state: BrieeState, kind: Literal["greedy", "optimistic"] = "greedy") -> Policy:
-        """The last policy: without bonus, or with it as used for collecting data."""
+    def policy(
+        self, state: BrieeState, kind: Literal["greedy", "optimistic", "mixture"] = "greedy"
+    ) -> Policy:
+        """The last policy, without bonus or with it as used for collecting data; or Theorem 1's mixture."""
+        if kind == "mixture":
+            size = min(int(state.iteration), self.config.mixture_size)
+            if size == 0:
+                raise ValueError("no past policy was kept: train with mixture_size >= 1 for the mixture")
+            return MixturePolicy(GreedyPolicy(state.members), jnp.int32(size))
         return GreedyPolicy(state.greedy if kind == "greedy" else state.optimistic)
 
     def decode(

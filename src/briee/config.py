@@ -124,6 +124,9 @@ class BrieeConfig:
     replearn: RepLearnConfig = field(default_factory=RepLearnConfig)
     lsvi: LSVIConfig = field(default_factory=LSVIConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    mixture_size: int = 0
+    """Past policies to keep for the uniform mixture of Theorem 1: all of them while they are fewer than this,
+    else a uniform sample of them. 0: only the last policy is returned."""
     workers: int = 0
     """Levels whose features are learned at the same time; 0 means one per core. Does not change any
     result."""

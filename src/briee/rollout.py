@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.data import Transitions
 from briee.envs.registration import episode_start, episode_step
 
+MEMBER = 0x6D656D62  # no level is this large
+
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
 """(level, observation, key) -> action; an `equinox.Module`, unbatched."""
 
@@ -37,8 +39,12 @@ class Sampler(Protocol):
     horizon: int
     num_actions: int
     observation_shape: tuple[int, ...]
-    optimal_return: float | None
     pure: Any
+
+    @property
+    def optimal_return(self) -> float | None:
+        """The best expected return, where it is known."""
+        ...
 
     def rollout(
         self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
@@ -55,6 +61,26 @@ class UniformPolicy(eqx.Module):
 
     def __call__(self, level, observation, key) -> Int[Array, ""]:
         return jax.random.randint(key, (), 0, self.num_actions)
+
+
+class MixturePolicy(eqx.Module):
+    """The uniform mixture of several policies, as in Theorem 1: one member per episode.
+
+    `members` is a policy whose every array has a leading axis; its first `size` entries are the members.
+    """
+
+    members: Any
+    size: Int[Array, ""]
+
+    def draw(self, key: PRNGKeyArray) -> Policy:
+        """A member, uniformly at random."""
+        index = jax.random.randint(key, (), 0, self.size)
+        return jax.tree.map(lambda leaf: leaf[index], self.members)
+
+    def __call__(self, level, observation, key) -> Int[Array, ""]:
+        """The action of a member drawn for this call; samplers draw one per episode instead."""
+        draw_key, action_key = jax.random.split(key)
+        return self.draw(draw_key)(level, observation, action_key)
 
 
 class ScanSampler:
@@ -112,6 +138,10 @@ def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
 def choose_action(policy: Policy, num_actions: int, level, observation, key, deviation) -> Int[Array, ""]:
     """The policy's action at one level of one episode, or a uniform one at the two levels of its
     deviation."""
+    if isinstance(policy, MixturePolicy):
+        policy = policy.draw(
+            jax.random.fold_in(key, MEMBER)
+        )  # the episode's own key: the same at every level
     policy_key, uniform_key = jax.random.split(jax.random.fold_in(key, level))
     uniform = jax.random.randint(uniform_key, (), 0, num_actions)
     deviates = (level == deviation) | (level == deviation + 1)
