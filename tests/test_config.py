@@ -81,3 +81,21 @@ def test_configs_are_frozen_and_replaceable():
     with pytest.raises(AttributeError):
         config.workers = 3  # type: ignore[misc]
     assert replace(config, workers=3).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "message"),
+    [
+        ("features", "num_latents", 0, "num_latents must be >= 1, got 0"),
+        ("features", "temperature", 0.0, "temperature must be > 0, got 0.0"),
+        ("collect", "episodes_per_level", -1, "episodes_per_level must be >= 1, got -1"),
+        ("replearn", "lam", float("nan"), "lam must be > 0, got nan"),
+        ("replearn", "ascent", "sideways", "ascent must be one of joint, alternating, got 'sideways'"),
+        ("replearn", "hidden_sizes", (64, 0), r"hidden_sizes must all be >= 1, got \(64, 0\)"),
+        ("bonus", "cap", -2.0, "cap must be >= 0, got -2.0"),
+        ("evaluation", "streak", 0, "streak must be >= 1, got 0"),
+    ],
+)
+def test_bad_values_are_named(section, field, value, message):
+    with pytest.raises(ValueError, match=message):
+        replace(getattr(BrieeConfig.paper(6), section), **{field: value})

@@ -11,9 +11,9 @@ from briee.data import Transitions, empty_buffers, insert
 H, CAPACITY, BATCH = 2, 5, 4
 
 
-def rows(tags: np.ndarray, valid: np.ndarray) -> Transitions:
+def rows(numbers: np.ndarray, valid: np.ndarray) -> Transitions:
     """Rows [H, BATCH] whose every field tells the tag."""
-    tags = jnp.asarray(tags)
+    tags = jnp.asarray(numbers)
     return Transitions(
         observation=jnp.stack([tags, -tags], axis=-1).astype(float),
         action=tags.astype(jnp.int32),

@@ -143,6 +143,7 @@ def test_termination_triggers_and_can_be_turned_off():
     rounds = int(stopped.rounds)
     assert CONFIG.patience <= rounds < CONFIG.rounds
     last = np.asarray(stopped.gaps)[rounds - CONFIG.patience : rounds]
+    assert CONFIG.ell is not None
     assert (last <= CONFIG.ell / 1500).all()
     assert np.isinf(np.asarray(stopped.gaps)[rounds:]).all()
     endless = LEARN(jax.random.key(0), data, decoder, rival, replace(CONFIG, ell=None), A)

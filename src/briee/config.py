@@ -5,8 +5,27 @@ difference between the two is one field, and every field says where its value co
 no JAX.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
+
+
+def require(config: object, condition: str, *names: str) -> None:
+    """Check that named fields are None or satisfy a condition such as ">= 1"; the error names field and
+    value."""
+    sign, bound = condition.split()
+    holds = {">=": lambda x: x >= float(bound), ">": lambda x: x > float(bound)}[sign]
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not (math.isfinite(value) and holds(value)):
+            raise ValueError(f"{name} must be {condition}, got {value}")
+
+
+def require_choice(config: object, **choices: tuple[str, ...]) -> None:
+    """Check that each named field is one of its choices."""
+    for name, known in choices.items():
+        if getattr(config, name) not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(config, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -16,10 +35,14 @@ class CollectConfig:
     episodes_per_level: int = 50
     """Episodes for each level between two policy updates: 50 x H in all (Appendix E, "Update frequency")."""
     warmup_episodes: int = 0
-    """Episodes of a uniformly random policy before the first update: 10,000 for H = 50, 100 (Table 4), else
+    """Episodes of a uniformly random policy before the first update: 10,000 for H = 50, 100 (Table 2), else
     none."""
     buffer_size: int = 10_000
     """Newest transitions kept per level, D and D' together (Appendix E, text; its table says 1e5)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "buffer_size")
+        require(self, ">= 0", "warmup_episodes")
 
 
 @dataclass(frozen=True)
@@ -29,9 +52,13 @@ class FeatureConfig:
     num_latents: int = 3
     """K, the number of latent states the decoder can tell apart (Section 5: 3)."""
     temperature: float = 1.0
-    """tau at every level but the first (Table 4)."""
+    """tau at every level but the first (Table 2)."""
     first_temperature: float = 0.1
-    """tau at level 0, whose latent states are distributed differently (Table 4)."""
+    """tau at level 0, whose latent states are distributed differently (Table 2)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents")
+        require(self, "> 0", "temperature", "first_temperature")
 
 
 @dataclass(frozen=True)
@@ -39,9 +66,9 @@ class RepLearnConfig:
     """RepLearn, Algorithm 2."""
 
     rounds: int = 30
-    """T, the rounds of the adversarial game at most (Table 4)."""
+    """T, the rounds of the adversarial game at most (Table 2)."""
     lam: float = 0.01 / 512
-    """Ridge coefficient on the mean squared loss: 0.01 (Table 4) on the sum over a minibatch of 512. On the
+    """Ridge coefficient on the mean squared loss: 0.01 (Table 2) on the sum over a minibatch of 512. On the
     mean itself, 0.01 outweighs rare latent states and the features collapse."""
     ell: float | None = 0.5
     """Threshold of line 6: stop when no discriminator achieves more than ell / n on n transitions (Theorem 1
@@ -61,22 +88,35 @@ class RepLearnConfig:
     """The current features are a possible rival too, so the objective of line 5 is never negative and f
     stands still while the other rival is worse. The released program lets f sink until it is constant."""
     feature_steps: int = 64
-    """Gradient steps of line 7 per round (Table 4)."""
+    """Gradient steps of line 7 per round (Table 2)."""
     discriminator_steps: int = 128
-    """Gradient steps of line 5 per round (Table 4; the released program takes 64)."""
+    """Gradient steps of line 5 per round (Table 2; the released program takes 64)."""
     feature_batch: int = 512
-    """Minibatch of line 7 (Table 4)."""
+    """Minibatch of line 7 (Table 2)."""
     discriminator_batch: int = 512
-    """Minibatch of line 5 (Table 4)."""
+    """Minibatch of line 5 (Table 2)."""
     feature_learning_rate: float = 1e-2
-    """Step size of line 7 and of the rival features (Table 4)."""
+    """Step size of line 7 and of the rival features (Table 2)."""
     discriminator_learning_rate: float = 1e-2
-    """Step size of f in line 5 (Table 4)."""
+    """Step size of f in line 5 (Table 2)."""
     momentum: float = 0.99
     """Momentum of stochastic gradient descent (Appendix E, text)."""
     hidden_sizes: tuple[int, ...] = (256,)
     """Widths of the discriminator's hidden tanh layers: a "two-layer neural network" (Section 5) with a
-    hidden layer of 256 (Table 4). The released program has two hidden layers of 256."""
+    hidden layer of 256 (Table 2). The released program has two hidden layers of 256."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "rounds", "patience", "feature_batch", "discriminator_batch")
+        require(self, ">= 0", "feature_steps", "discriminator_steps", "momentum", "ell")
+        require(self, "> 0", "lam", "feature_learning_rate", "discriminator_learning_rate")
+        require_choice(
+            self,
+            start=("previous", "fresh"),
+            first_player=("discriminator", "features"),
+            ascent=("joint", "alternating"),
+        )
+        if not all(size >= 1 for size in self.hidden_sizes):
+            raise ValueError(f"hidden_sizes must all be >= 1, got {self.hidden_sizes}")
 
 
 @dataclass(frozen=True)
@@ -84,11 +124,15 @@ class BonusConfig:
     """Exploration bonus, line 6 of Algorithm 1."""
 
     alpha: float
-    """Bonus coefficient, H / 5 for sparse rewards and H / 50 for dense ones (Tables 4 and 8)."""
+    """Bonus coefficient, H / 5 for sparse rewards and H / 50 for dense ones (Tables 2 and 6)."""
     cap: float | None = 2.0
     """The bonus is at most this (line 6). The released program has no cap."""
     covariance: Literal["on_policy", "all"] = "on_policy"
     """Data of Sigma_h: D_h alone (line 6), or D_h and D'_h together (released)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "alpha", "cap")
+        require_choice(self, covariance=("on_policy", "all"))
 
 
 @dataclass(frozen=True)
@@ -96,9 +140,12 @@ class LSVIConfig:
     """Least-squares value iteration, Algorithm 3."""
 
     lam: float = 1.0
-    """Regularisation of Sigma_h in planning and in the bonus (Table 4)."""
+    """Regularisation of Sigma_h in planning and in the bonus (Table 2)."""
     clip: float | None = None
     """Values are at most this. Algorithm 3 does not clip; the released program clips at H."""
+
+    def __post_init__(self) -> None:
+        require(self, "> 0", "lam")
 
 
 @dataclass(frozen=True)
@@ -110,8 +157,16 @@ class EvaluationConfig:
     streak: int = 5
     """Updates in a row that must all reach the optimal return before a run counts as solved (Appendix E,
     text)."""
+    tolerance: float | None = None
+    """How far the mean return may stay below the optimum, where even an optimal policy fails at times. None:
+    every episode must reach the optimum, as in the paper."""
     policy: Literal["greedy", "optimistic"] = "greedy"
     """Evaluate the plan without the bonus, or the exploring one as the released program does."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes", "streak")
+        require(self, ">= 0", "tolerance")
+        require_choice(self, policy=("greedy", "optimistic"))
 
 
 @dataclass(frozen=True)
@@ -130,6 +185,9 @@ class BrieeConfig:
     workers: int = 0
     """Levels whose features are learned at the same time; 0 means one per core. Does not change any
     result."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "mixture_size", "workers")
 
     @classmethod
     def paper(cls, horizon: int, dense: bool = False) -> "BrieeConfig":

@@ -91,11 +91,7 @@ class ScanSampler:
         self.horizon: int = pure.horizon
         self.num_actions: int = pure.num_actions
         self.observation_shape: tuple[int, ...] = pure.observation_shape
-
-    @property
-    def optimal_return(self) -> float | None:
-        """The best expected return, by dynamic programming on the latent model."""
-        return self.pure.optimal_return
+        self.optimal_return: float | None = pure.optimal_return
 
     def rollout(
         self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None

@@ -93,7 +93,7 @@ def iterate(
     measured = algorithm.metrics(state)
     seconds["evaluate"] = time.perf_counter() - began
     rule = evaluation_config(spec)
-    optimum = reaches_optimum(returns, algorithm.sampler.optimal_return, getattr(rule, "tolerance", None))
+    optimum = reaches_optimum(returns, algorithm.sampler.optimal_return, rule.tolerance)
     streak = progress.streak + 1 if optimum else 0
     solved_now = streak >= rule.streak and not progress.solved
     progress = dataclasses.replace(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -297,7 +295,7 @@ class CombinationLock(eqx.Module):
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return weights / weights.sum(axis=-1, keepdims=True)
 
-    @cached_property
+    @property
     def optimal_return(self) -> float:
         """Best expected return of a policy that sees the observations, by dynamic programming."""
         return self.latent_model().optimal_return(self.noise_features())

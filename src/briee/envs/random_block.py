@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -170,7 +168,7 @@ class RandomBlockMDP(eqx.Module):
         transition = np.diff(np.asarray(self.transition_cdf, np.float64), axis=-1, prepend=0.0)
         return LatentModel(start, transition, np.asarray(self.reward_table, np.float64))
 
-    @cached_property
+    @property
     def optimal_return(self) -> float:
         """Best expected return, by dynamic programming."""
         return self.latent_model().optimal_return()
