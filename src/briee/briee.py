@@ -67,7 +67,7 @@ class BRIEE:
         return self.plan(state)  # Alg. 1, l. 6 and 7
 
     def init(self, key: PRNGKeyArray) -> BrieeState:
-        """Line 2: empty buffers, random features, and a policy without preferences."""
+        """Alg. 1, l. 2: empty buffers, random features, and a policy without preferences."""
         H, A, shape = self.sampler.horizon, self.sampler.num_actions, self.sampler.observation_shape
         K, lam = self.config.features.num_latents, self.config.lsvi.lam
         decoder = self.random_decoders(stream(key, "init"))
@@ -93,25 +93,27 @@ class BRIEE:
         )
 
     def collect(self, state: BrieeState) -> BrieeState:
-        """Line 4: for every level, roll in with the policy, deviate once (D_h) and twice (D'_h)."""
+        """Alg. 1, l. 4: for every level, roll in with the policy, deviate once (D_h) and twice (D'_h)."""
         if state.iteration == 0:
             state = self.warm_up(state)
         H, m = self.sampler.horizon, self.config.collect.episodes_per_level
         key = stream(state.key, "collect", int(state.iteration))
         rows, trajectories = collect_deviations(self.sampler, self.policy(state, "optimistic"), key, m)
+        explore_return = trajectories.reward[-m:].sum(axis=1).mean()
+        reached_level = jnp.float32(deepest_good_level(self.sampler, trajectories))
+        del trajectories  # hundreds of megabytes at H = 100, and the buffers are about to be copied
         return replace(
             state,
             episodes=state.episodes + H * m,
             env_steps=state.env_steps + deviation_steps(H, m),
             buffers=insert(state.buffers, rows),
             members=self.remember(state),
-            explore_return=trajectories.reward[-m:].sum(axis=1).mean(),
-            reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
+            explore_return=explore_return,
+            reached_level=reached_level,
         )
 
     def remember(self, state: BrieeState) -> QFunction:
-        """The members of the mixture, with the policy that is about to collect data: a uniform sample of
-        all."""
+        """The mixture's members with the policy that collects next: a uniform sample of all so far."""
         n, M = int(state.iteration), self.config.mixture_size
         key = stream(state.key, "mixture", n)
         slot = n if n < M else int(jax.random.randint(key, (), 0, n + 1))
@@ -136,7 +138,7 @@ class BRIEE:
         )
 
     def represent(self, state: BrieeState) -> BrieeState:
-        """Line 5: RepLearn on D_h and D'_h, every level on its own, several levels at a time."""
+        """Alg. 1, l. 5: RepLearn on D_h and D'_h, every level on its own, several levels at a time."""
         H, config = self.sampler.horizon, self.config.replearn
         key = stream(state.key, "replearn", int(state.iteration))
         start = state.decoder if config.start == "previous" else self.random_decoders(stream(key, "start"))
@@ -156,7 +158,7 @@ class BRIEE:
         return replace(state, decoder=decoder, gaps=gaps, rounds=jnp.stack([r.rounds for r in results]))
 
     def plan(self, state: BrieeState) -> BrieeState:
-        """Lines 6 and 7: the bonus, the optimistic plan that explores, and the plan without bonus."""
+        """Alg. 1, l. 6 and 7: the bonus, the optimistic plan that explores, and the plan without bonus."""
         optimistic, greedy = _plan(state.buffers.rows, state.decoder, self.config, self.sampler.num_actions)
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
 

@@ -52,7 +52,7 @@ class QFunction(eqx.Module):
 
 
 class GreedyPolicy(eqx.Module):
-    """pi_h(s) = argmax_a Q_h(s, a), ties broken at random."""
+    """pi_h(s) = argmax_a Q_h(s, a) (Alg. 3, l. 7), ties broken at random."""
 
     q: QFunction
 
@@ -99,16 +99,16 @@ def lsvi(
         q = eqx.tree_at(lambda q: q.weights, blank, later_weights)
         later = jnp.minimum(h + 1, H - 1)
         value = jax.vmap(lambda s: q(later, s).max())(rows.next_observation)
-        target = jnp.where(h + 1 < H, value, 0.0)  # l. 2: V_H = 0
+        target = jnp.where(h + 1 < H, value, 0.0)  # Alg. 3, l. 2: V_H = 0
         if reward is None:
             target = target + rows.reward
         weight = rows.valid.astype(target.dtype)
         psi = jax.vmap(at_level(decoder, h))(rows.observation)
-        gram = block_gram(psi, rows.action, weight, num_actions)  # l. 4
+        gram = block_gram(psi, rows.action, weight, num_actions)  # Alg. 3, l. 4
         moment = block_moment(psi, rows.action, weight, target[:, None], num_actions)
-        w = ridge(gram, moment, lam)[..., 0]  # l. 5
+        w = ridge(gram, moment, lam)[..., 0]  # Alg. 3, l. 5
         return later_weights.at[h].set(w), None
 
     K = jax.eval_shape(at_level(decoder, 0), data.observation[0, 0]).shape[0]
     weights, _ = jax.lax.scan(backup, jnp.zeros((H, num_actions, K)), jnp.arange(H), reverse=True)
-    return eqx.tree_at(lambda q: q.weights, blank, weights)  # l. 6
+    return eqx.tree_at(lambda q: q.weights, blank, weights)  # Alg. 3, l. 6

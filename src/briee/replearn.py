@@ -80,7 +80,8 @@ def least_squares_loss(
     lam: float,
     num_actions: int,
 ) -> Float[Array, " T"]:
-    """min_w L_{lam,D}(phi, w, f) (l. 3) for each of T targets f(s'), differentiable in psi and the targets.
+    """min_w L_{lam,D}(phi, w, f) (Alg. 2, l. 3) for each of T targets f(s'), differentiable in psi and the
+    targets.
 
     `weight` is non-negative and sums to one: the loss is a mean.
     """
@@ -100,7 +101,8 @@ def discriminator_objective(
     lam: float,
     num_actions: int,
 ) -> Float[Array, ""]:
-    """How much worse the current features predict f(s') than the rival ones do (l. 5); `values` are f(s')."""
+    """How much worse the current features predict f(s') than the rival ones do, Eq. (1); `values` are
+    f(s')."""
     current = least_squares_loss(psi, action, weight, values[:, None], lam, num_actions)
     best = least_squares_loss(rival_psi, action, weight, values[:, None], lam, num_actions)
     return (current - best)[0]
@@ -126,16 +128,16 @@ def replearn(
         f_key, feature_key = jax.random.split(jax.random.fold_in(key, t))
         skipped = (t == 0) & untrained_first
         steps = jnp.where(skipped, 0, config.discriminator_steps)
-        f, rival, rival_momentum = players.select_discriminator(f_key, game, steps)  # l. 5
+        f, rival, rival_momentum = players.select_discriminator(f_key, game, steps)  # Alg. 2, l. 5
         values = f(players.next_observations)
         gap = players.objective(game.decoder, rival, values)
         quiet = jnp.where((gap <= ell) & ~skipped, game.quiet + 1, 0)
-        finished = quiet >= config.patience  # l. 6
+        finished = quiet >= config.patience  # Alg. 2, l. 6
         columns = game.columns.at[:, t].set(values)
         decoder, momentum = jax.lax.cond(
             finished,
             lambda: (game.decoder, game.decoder_momentum),
-            lambda: players.select_features(feature_key, game, columns),  # l. 7
+            lambda: players.select_features(feature_key, game, columns),  # Alg. 2, l. 7
         )
         gaps = game.gaps.at[t].set(gap)
         return Game(t + 1, decoder, momentum, rival, rival_momentum, columns, gaps, quiet, finished)
@@ -167,7 +169,7 @@ class Players:
         self.f_ascent = optax.chain(optax.scale(-1.0), f_descent)
 
     def select_discriminator(self, key: PRNGKeyArray, game: Game, steps: Int[Array, ""]):
-        """Line 5: gradient ascent on f and the rival features."""
+        """Alg. 2, l. 5: gradient ascent on f and the rival features."""
         init_key, step_key = jax.random.split(key)
         f = Discriminator(self.next_observations.shape[-1], self.config.hidden_sizes, init_key)
 
@@ -195,7 +197,7 @@ class Players:
         return f, rival, rival_momentum
 
     def select_features(self, key: PRNGKeyArray, game: Game, columns: Float[Array, "n T"]):
-        """Line 7: least squares on all discriminators found so far; columns not yet found are zero."""
+        """Alg. 2, l. 7: least squares on all discriminators found so far; columns not yet found are zero."""
 
         def step(i, carry):
             decoder, momentum = carry
@@ -217,7 +219,7 @@ class Players:
     def objective(
         self, decoder: Psi, rival: Psi, values: Float[Array, " n"], rows: Int[Array, " n"] | None = None
     ) -> Float[Array, ""]:
-        """Line 5's objective on a minibatch of rows, or on all data."""
+        """Line 5's objective, Eq. (1), on a minibatch of rows, or on all data."""
         data = self.data
         if rows is None:
             weight, x, action = data.valid / jnp.maximum(data.size, 1), data.observation, data.action

@@ -64,7 +64,7 @@ class UniformPolicy(eqx.Module):
 
 
 class MixturePolicy(eqx.Module):
-    """The uniform mixture of several policies, as in Theorem 1: one member per episode.
+    """The uniform mixture of several policies, as in Thm. 1: one member per episode.
 
     `members` is a policy whose every array has a leading axis; its first `size` entries are the members.
     """
@@ -145,7 +145,7 @@ def choose_action(policy: Policy, num_actions: int, level, observation, key, dev
 
 
 def collect_deviations(sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes_per_level: int):
-    """Line 4 of Algorithm 1 for every level at once.
+    """Alg. 1, l. 4 for every level at once.
 
     An episode that deviates at level h gives s ~ d_h, a uniform, s' to D_h, and its next transition, which
     had two uniform actions, to D'_{h+1}. Returns the new rows [H, 2 m] and the trajectories [H m].

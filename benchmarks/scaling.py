@@ -1,0 +1,72 @@
+"""Cost of one update of Algorithm 1 against the horizon, and memory at H = 100 with full buffers.
+
+    python benchmarks/scaling.py results/core/scaling.csv
+
+Processor seconds of a second update (nothing is compiled), every level playing the same number of rounds; the
+last row fills the buffers of H = 100 with 10,000 transitions per level. Each horizon runs in its own process.
+"""
+
+import csv
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+COLUMNS = (
+    "horizon",
+    "rows_per_level",
+    "collect",
+    "represent",
+    "plan",
+    "represent_per_level",
+    "peak_gigabytes",
+)
+
+
+def measure(horizon: int, warmup: int) -> list[str]:
+    """One row of the table."""
+    import jax
+
+    from briee.briee import BRIEE
+    from briee.config import BrieeConfig
+    from briee.envs import CombinationLock
+    from briee.rollout import ScanSampler
+
+    config = BrieeConfig.paper(horizon)
+    config = replace(
+        config,
+        collect=replace(config.collect, warmup_episodes=warmup),
+        replearn=replace(config.replearn, rounds=3, ell=None),
+    )
+    algorithm = BRIEE(ScanSampler(CombinationLock(horizon=horizon)), config)
+    state = algorithm.update(algorithm.init(jax.random.key(0)))
+    seconds = []
+    for verb in (algorithm.collect, algorithm.represent, algorithm.plan):
+        start = time.process_time()
+        state = jax.block_until_ready(verb(state))
+        seconds.append(time.process_time() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    rows = int(state.buffers.level(1).size)
+    return [str(horizon), str(rows), *(f"{s:.2f}" for s in (*seconds, seconds[1] / horizon)), f"{peak:.2f}"]
+
+
+def main(path: str) -> None:
+    """Measure every horizon and write the table."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(COLUMNS)
+        for horizon, warmup in [(6, 0), (12, 0), (25, 0), (50, 0), (100, 10_000)]:
+            command = [sys.executable, __file__, "--one", str(horizon), str(warmup)]
+            row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            table.writerow(row)
+            print(*row, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    if sys.argv[1:2] == ["--one"]:
+        print(*measure(int(sys.argv[2]), int(sys.argv[3])))
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else "scaling.csv")
