@@ -1,0 +1,172 @@
+"""Algorithm 4: exploration is blind to rewards, the world kept is the argmin, planning answers any reward."""
+
+import csv
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.briee import BRIEE
+from briee.config import BrieeConfig
+from briee.envs import CombinationLock
+from briee.lsvi import lsvi
+from briee.reward_free import (
+    ActionReward,
+    DecodedReward,
+    RewardFreeBRIEE,
+    as_reward,
+    load_reward,
+    plan_reward,
+    reward_values,
+    start_value,
+)
+from briee.rollout import ScanSampler
+from briee.theory.held_out_rewards import LatentReward, held_out_rewards, judge
+
+H = 2
+RESULTS = Path(__file__).parents[1] / "results" / "reward_free"
+
+
+def config() -> BrieeConfig:
+    paper = BrieeConfig.paper(H)
+    return replace(
+        paper,
+        collect=replace(paper.collect, buffer_size=1000),
+        replearn=replace(paper.replearn, hidden_sizes=(32,), rounds=10),
+        workers=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+    return RewardFreeBRIEE(ScanSampler(CombinationLock(horizon=H, num_actions=4, instance_seed=3)), config())
+
+
+@pytest.fixture(scope="module")
+def history(algorithm):
+    """States after iterations 1 to 6."""
+    states = [algorithm.update(algorithm.init(jax.random.key(0)))]
+    for _ in range(5):
+        states.append(algorithm.update(states[-1]))
+    return states
+
+
+def test_exploration_sees_no_reward(algorithm, history):
+    """Ten times the reward: the same data, features and exploring policy, another plan for the reward."""
+    rich = CombinationLock(horizon=H, num_actions=4, instance_seed=3, final_reward=10.0, anti_reward=1.0)
+    other = RewardFreeBRIEE(ScanSampler(rich), algorithm.config)
+    state = other.update(other.update(other.init(jax.random.key(0))))
+    np.testing.assert_array_equal(state.buffers.rows.action, history[1].buffers.rows.action)
+    np.testing.assert_array_equal(state.optimistic.weights, history[1].optimistic.weights)
+    assert not np.array_equal(state.buffers.rows.reward, history[1].buffers.rows.reward)
+    assert not np.array_equal(state.greedy.weights, history[1].greedy.weights)
+
+
+def test_algorithm_1_does_see_the_reward(algorithm, history):
+    aware = BRIEE(algorithm.sampler, algorithm.config)
+    state = aware.update(aware.init(jax.random.key(0)))
+    np.testing.assert_array_equal(state.buffers.rows.action, history[0].buffers.rows.action)
+    assert not np.array_equal(state.optimistic.weights, history[0].optimistic.weights)
+
+
+def test_the_world_is_that_of_the_smallest_value(history):
+    values = [float(start_value(state.optimistic, state.buffers.rows)) for state in history]
+    for n, state in enumerate(history, start=1):
+        best = int(np.argmin(values[:n]))
+        assert int(state.world.iteration) == best + 1
+        assert float(state.world.value) == pytest.approx(values[best])
+        for kept, then in (
+            (state.world.rows, history[best].buffers.rows),
+            (state.world.decoder, history[best].decoder),
+            (state.world.bonus, history[best].optimistic.bonus),
+        ):
+            assert jax.tree.all(jax.tree.map(np.array_equal, kept, then))
+    assert len({int(state.world.iteration) for state in history}) > 1, "the world was replaced at least once"
+
+
+def test_every_leaf_of_the_state_is_an_array_and_keeps_its_shape(algorithm, history):
+    before = algorithm.init(jax.random.key(0))
+    shapes = lambda state: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]  # noqa: E731
+    assert shapes(before) == shapes(history[-1])
+    assert jax.tree.structure(before) == jax.tree.structure(history[-1])
+
+
+def test_planning_before_exploring_is_refused(algorithm):
+    with pytest.raises(ValueError, match="nothing was explored"):
+        algorithm.plan_for(algorithm.init(jax.random.key(0)), None)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "optimistic"])
+def test_planning_is_lsvi_with_the_reward_as_a_function(algorithm, history, kind):
+    """A reward that enters as numbers gives the weights of Algorithm 3, called with the function itself."""
+    world, A = history[-1].world, algorithm.sampler.num_actions
+    reward = LatentReward(algorithm.sampler.pure, jax.random.uniform(jax.random.key(3), (H, 3, A)))
+    planned = plan_reward(world, reward, algorithm.config.lsvi, A, kind)
+    bonus = world.bonus if kind == "optimistic" else None
+    direct = lsvi(world.rows, world.decoder, algorithm.config.lsvi.lam, A, bonus, reward)
+    np.testing.assert_allclose(planned.q.weights, direct.weights, rtol=1e-4, atol=1e-6)
+    s = world.rows.observation[1, :10]
+    one, two = (jax.vmap(lambda s, q=q: q(jnp.int32(1), s))(s) for q in (planned.q, direct))
+    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
+
+
+def test_many_rewards_are_planned_near_the_optimum_in_no_time(algorithm, history):
+    rewards = held_out_rewards(algorithm.sampler.pure, random=3)
+    assert len(rewards) == 1 + 2 * H + 3
+    outcomes = judge(algorithm, history[-1], rewards, "greedy")
+    assert min(outcome.ratio for outcome in outcomes) >= 0.95
+    assert max(outcome.uniform_ratio for outcome in outcomes[:5]) < 0.6, (
+        "without planning they are not solved"
+    )
+    assert max(outcome.plan_seconds for outcome in outcomes[1:]) < 1.0
+
+
+def test_a_new_python_function_is_planned_for_within_a_second(algorithm, history):
+    algorithm.plan_for(history[-1], lambda level, s: jnp.zeros(4))  # compiles what all rewards share
+    start = time.perf_counter()
+    policy = algorithm.plan_for(history[-1], lambda level, s: jnp.where(jnp.arange(4) == 2, s[0] ** 2, 0.1))
+    jax.block_until_ready(policy.q.weights)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_a_reward_of_the_decoded_state(algorithm, history):
+    """The reward of latent state k of the learned decoder is earned where the decoder says k."""
+    world = history[-1].world
+    table = jnp.zeros((H, 3, 4)).at[1, 1, :].set(1.0)
+    reward = DecodedReward(world.decoder, table)
+    rows = world.rows.observation[1, :50]
+    psi = algorithm.decode(replace(history[-1], decoder=world.decoder), 1, rows)
+    earned = jax.vmap(lambda s: reward(jnp.int32(1), s))(rows)
+    np.testing.assert_allclose(earned, np.repeat(psi[:, 1:2], 4, axis=1), rtol=1e-6)
+    assert algorithm.plan_for(history[-1], reward).q.weights.shape == (H, 4, 3)
+
+
+def test_functions_of_an_action_and_of_a_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def go(level, s, action):\n    return (action == 2) * s[0] * (level + 1.0)\n\nzero = 0\n"
+    )
+    reward = load_reward(f"{file}:go", 4)
+    assert isinstance(reward, ActionReward)
+    np.testing.assert_allclose(reward(jnp.int32(1), jnp.array([3.0, 0.0])), [0, 0, 6, 0])
+    values = reward_values(reward, jnp.ones((2, 5, 2)))
+    np.testing.assert_allclose(values[:, 0], [[0, 0, 2, 0]] * 2)
+    for place in (f"{file}:nothing", f"{file}:zero", f"{tmp_path / 'absent.py'}:go", "go"):
+        with pytest.raises(ValueError):
+            load_reward(place, 4)
+    with pytest.raises(ValueError, match="not 1 arguments"):
+        as_reward(lambda s: s, 4)
+
+
+def test_the_committed_outcomes_on_the_lock_of_horizon_six():
+    """After one reward-free run at least 20 rewards reach 0.95 of the optimum, each planned within 1 s."""
+    with (RESULTS / "lock_h6_seed1.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "greedy"]
+    assert len(rows) >= 20
+    assert len({row["reward"] for row in rows}) == len(rows)
+    assert min(float(row["ratio"]) for row in rows) >= 0.95
+    assert max(float(row["plan_seconds"]) for row in rows[1:]) < 1.0
