@@ -1,0 +1,140 @@
+"""Settings of the baselines, with the tables of Appendix E as presets. Imports no JAX."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from briee.config import EvaluationConfig, require, require_choice
+
+
+@dataclass(frozen=True)
+class LsviUcbConfig:
+    """LSVI-UCB with given features."""
+
+    beta: float
+    """Bonus coefficient, H / 5 (Table 4)."""
+    clip: float
+    """Values are at most this: H, as LSVI-UCB prescribes for rewards in [0, 1]."""
+    lam: float = 1.0
+    """Regularisation of Sigma_h (Table 4)."""
+    episodes_per_update: int = 250
+    """Episodes between two policy updates (Table 4, "Update frequency"); every step of them is kept."""
+    buffer_size: int = 1_000_000
+    """Newest transitions kept, all levels together (Table 4). One-hot features need only counts: they forget
+    nothing and ignore this."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_update", "buffer_size")
+        require(self, ">= 0", "beta")
+        require(self, "> 0", "clip", "lam")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "LsviUcbConfig":
+        """Table 4; with dense rewards H / 50, as BRIEE has it (Table 6)."""
+        return cls(beta=horizon / (50 if dense else 5), clip=float(horizon))
+
+
+@dataclass(frozen=True)
+class LsviRffConfig(LsviUcbConfig):
+    """LSVI-UCB with random Fourier features."""
+
+    dimension: int = 200
+    """D, the number of random Fourier features: 200, 500, 1000 for H = 6, 12, 25 (Table 4)."""
+    bandwidth: float = 5.0
+    """Kernel bandwidth: the median distance between observations, 5 (Table 4)."""
+    reading: Literal["product", "joint"] = "product"
+    """What "on top of (s, a)" means (Section 5): features of s for each action apart, RFF(s) ⊗ e_a, or
+    features of the vector [s; e_a]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, ">= 1", "dimension")
+        require(self, "> 0", "bandwidth")
+        require_choice(self, reading=("product", "joint"))
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "LsviRffConfig":
+        """Table 4, whose largest dimension also serves longer horizons."""
+        dimension = 200 if horizon <= 6 else 500 if horizon <= 12 else 1000
+        return cls(beta=horizon / (50 if dense else 5), clip=float(horizon), dimension=dimension)
+
+
+@dataclass(frozen=True)
+class RndConfig:
+    """Random network distillation."""
+
+    coefficient: float = 1000.0
+    """Factor of the intrinsic reward (Table 3)."""
+    hidden_size: int = 64
+    """Width of the fixed and the trained network, and of their output (the published program)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "coefficient")
+        require(self, ">= 1", "hidden_size")
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """PPO, and with `rnd.coefficient` > 0 its intrinsic reward."""
+
+    rnd: RndConfig
+    workers: int = 100
+    """Episodes in parallel per policy update, each with its own random stream (the published program)."""
+    rounds: int = 1
+    """Policy updates per iteration, compiled into one scan; evaluations come after each iteration."""
+    hidden_size: int = 64
+    """Width of the two hidden layers that actor and critic share (Tables 3 and 7)."""
+    learning_rate: float = 1e-3
+    """Step size of RMSprop (Tables 3 and 7)."""
+    decay: float = 0.99
+    """Averaging of squared gradients in RMSprop (the published program's library default)."""
+    discount: float = 0.99
+    """gamma (the published program)."""
+    gae: float = 0.95
+    """tau_GAE, the decay of advantages (Tables 3 and 7)."""
+    clip_ratio: float = 0.2
+    """Clipping of the probability ratio (Tables 3 and 7)."""
+    entropy: float = 0.01
+    """Coefficient of the entropy (Tables 3 and 7)."""
+    value: float = 0.5
+    """Coefficient of the squared value error (the published program)."""
+    gradient_clip: float = 5.0
+    """Largest norm of a gradient (Tables 3 and 7)."""
+    minibatch: int = 160
+    """Steps per gradient (Tables 3 and 7)."""
+    epochs: int = 5
+    """Passes over the data of one update (Tables 3 and 7)."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "workers", "rounds", "hidden_size", "minibatch", "epochs")
+        require(self, "> 0", "learning_rate", "clip_ratio", "gradient_clip")
+        require(self, ">= 0", "decay", "discount", "gae", "entropy", "value")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "PpoConfig":
+        """Table 7: no intrinsic reward."""
+        return cls(rnd=RndConfig(coefficient=0.0))
+
+    @classmethod
+    def paper_rnd(cls, horizon: int, dense: bool = False) -> "PpoConfig":
+        """Table 3: with the intrinsic reward."""
+        return cls(rnd=RndConfig())
+
+
+@dataclass(frozen=True)
+class Sb3Config:
+    """An algorithm of Stable-Baselines3 with that library's own defaults."""
+
+    algorithm: str
+    """Name of a class in `stable_baselines3` for discrete actions: PPO, A2C or DQN."""
+    episodes_per_update: int = 100
+    """Training episodes between two evaluations."""
+    workers: int = 10
+    """Copies of the environment that are stepped together."""
+    arguments: tuple[tuple[str, float], ...] = ()
+    """Keyword arguments of that class that replace its defaults, as pairs."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_update", "workers")
