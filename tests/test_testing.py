@@ -1,0 +1,67 @@
+"""The public contract suite: agents that keep their promises pass, others are caught."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from briee import algorithms
+from briee.agent import BRIEE, Agent
+from briee.briee import BRIEE as Algorithm
+from briee.choose import with_value
+from briee.testing import check_agent, equal
+from test_agent import make_env, tiny
+
+
+def small(preset: str):
+    """A registered preset, made small."""
+    config, few = algorithms.preset("briee", preset, 2), tiny()
+    return replace(few, bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_presets_keep_the_contract(preset):
+    config = small(preset)
+    make = lambda seed, config=config: BRIEE(make_env(), preset, seed=seed, config=config)  # noqa: E731
+    crowd = with_value(config, "workers", 2, preset)
+    agent = check_agent(make, many_workers=lambda seed: make(seed, crowd), iterations=1)
+    assert agent.iterations == 2
+
+
+class Forgetful(Algorithm):
+    """An algorithm that draws from NumPy's global generator."""
+
+    name = "forgetful"
+
+    def plan(self, state):
+        state = super().plan(state)
+        noise = np.random.normal(size=state.gaps.shape)  # noqa: NPY002
+        return replace(state, gaps=jax.numpy.asarray(noise, "float32"))
+
+
+class Obstinate(Algorithm):
+    """An algorithm whose state does not depend on the seed."""
+
+    name = "obstinate"
+
+    def init(self, key):
+        return super().init(jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sentence"),
+    [(Forgetful, "touched a global random generator"), (Obstinate, "another seed gave the same result")],
+)
+def test_broken_promises_are_caught(algorithm, sentence):
+    with pytest.raises(AssertionError, match=sentence):
+        check_agent(
+            lambda seed: Agent(make_env(), algorithm=algorithm, config=tiny(), seed=seed), iterations=1
+        )
+
+
+def test_equality_is_exact():
+    one = {"a": np.array([1.0, np.nan]), "k": jax.random.key(1)}
+    assert equal(one, {"a": np.array([1.0, np.nan]), "k": jax.random.key(1)})
+    assert not equal(one, {"a": np.array([1.0, np.nan]), "k": jax.random.key(2)})
+    assert not equal(one, {"a": np.array([1.0 + 1e-15, np.nan]), "k": jax.random.key(1)})
