@@ -18,6 +18,7 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
+    from briee.agent import BRIEE, load
     from briee.algorithms import build, preset
     from briee.checkpoint import CheckpointError
     from briee.config import BrieeConfig
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from briee.runs import run
 
 _HOMES = {
+    "BRIEE": "briee.agent",
+    "load": "briee.agent",
     "BrieeConfig": "briee.config",
     "preset": "briee.algorithms",
     "RunSpec": "briee.rundir",
@@ -35,6 +38,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "BRIEE",
+    "load",
     "BrieeConfig",
     "preset",
     "RunSpec",

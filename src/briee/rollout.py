@@ -6,7 +6,7 @@ single scan; `briee.envs.host` has its twin for every other Gymnasium environmen
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -27,12 +27,13 @@ class Trajectories(eqx.Module):
     """E episodes of H steps. Latent states are for diagnostics only, -1 where the environment does not
     tell."""
 
-    observation: Float[Array, "E H+1 ..."]
+    observation: Float[Array, "E levels ..."]
     action: Int[Array, "E H"]
     reward: Float[Array, "E H"]
-    latent: Int[Array, "E H+1"]
+    latent: Int[Array, "E levels"]
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """What an algorithm needs of an environment."""
 
