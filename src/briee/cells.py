@@ -1,0 +1,108 @@
+"""Planning on counts of cells (latent state, action): explore where a discovery is likeliest, exploit rewards.
+
+Symbols: L = K + 1 labels per level, the last for observations unlike all known states; N[h, c, a, c'] counts.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from briee.features import at_level
+from briee.states import StateDecoder
+from briee.strata import Strata
+
+
+class Plan(eqx.Module):
+    """Action values of every cell: the probability of a discovery, and the expected reward."""
+
+    discovery: Float[Array, "H L A"]
+    reward: Float[Array, "H L A"]
+    chance: Float[Array, ""]
+    """Probability that an episode discovers something, by the explorer's own reckoning."""
+
+
+def count_cells(
+    strata: Strata, num_labels: int, num_actions: int
+) -> tuple[Float[Array, "H L A L"], Float[Array, "H L A"]]:
+    """How often each cell led to each label, and the sum of its rewards."""
+    H, L, A = strata.action.shape[0], num_labels, num_actions
+    cell = (jnp.arange(H)[:, None] * L + strata.label) * A + jnp.maximum(strata.action, 0)
+    counts = jnp.zeros(H * L * A * L).at[cell * L + strata.next_label].add(strata.weight)
+    rewards = jnp.zeros(H * L * A).at[cell].add(strata.weight * strata.reward)
+    return counts.reshape(H, L, A, L), rewards.reshape(H, L, A)
+
+
+def discovery_curve(
+    counts: Float[Array, "*cells L"], max_tries: int, prior_cells: float
+) -> Float[Array, " max_tries+1"]:
+    """u_n, the probability that a cell tried n times shows a new successor at the next try; u_0 = 1.
+
+    Among N tries in random order, of which N_j led to j, the chance that try n + 1 leads to a successor that
+    none of the n before it led to is sum_j C(N - N_j, n) / C(N, n) * N_j / (N - n) (rarefaction). Mean over
+    all cells with more than n tries, and `prior_cells` imaginary ones with 1 / (n + 1); not increasing in n.
+    """
+    counts = counts.reshape(-1, counts.shape[-1])
+    total = counts.sum(-1)
+
+    def at(n):
+        falling = lambda m: gammaln(m + 1) - gammaln(jnp.maximum(m - n, 0) + 1)  # noqa: E731
+        unseen = jnp.exp(falling(total[:, None] - counts) - falling(total)[:, None])
+        unseen = jnp.where(total[:, None] - counts >= n, unseen, 0.0)
+        new = jnp.sum(unseen * counts, -1) / jnp.maximum(total - n, 1.0)
+        tried = total > n
+        return (jnp.sum(new * tried) + prior_cells / (n + 1)) / (tried.sum() + prior_cells)
+
+    tries = jnp.arange(1, max_tries + 1, dtype=jnp.float32)
+    return jnp.concatenate([jnp.ones(1), jax.lax.cummin(jax.lax.map(at, tries))])
+
+
+def plan_cells(
+    counts: Float[Array, "H L A L"],
+    rewards: Float[Array, "H L A"],
+    curve: Float[Array, " n"],
+) -> Plan:
+    """Backward recursions on the estimated model:
+
+    U_h(c, a) = max(u_{n(c,a)}, sum_c' P(c'|c,a) max_a' U_{h+1}(c', a'))      discovery, no reward
+    Q_h(c, a) = r(c, a) + sum_c' P(c'|c,a) max_a' Q_{h+1}(c', a')             over cells that were tried
+    """
+    tries = counts.sum(-1)
+    P = counts / jnp.maximum(tries, 1.0)[..., None]
+    r = rewards / jnp.maximum(tries, 1.0)
+    u = curve[jnp.minimum(tries, curve.shape[0] - 1).astype(jnp.int32)]
+    untried = -1e6
+
+    def backward(values, level):
+        P, r, u, tries = level
+        explore, exploit = values
+        U = jnp.maximum(u, P @ explore)
+        Q = jnp.where(tries > 0, r + P @ exploit, untried)
+        best = Q.max(-1)
+        return (U.max(-1), jnp.where(best > untried, best, 0.0)), (U, Q)
+
+    start = jnp.zeros(counts.shape[1])
+    _, (U, Q) = jax.lax.scan(backward, (start, start), (P, r, u, tries), reverse=True)
+    first = tries[0].sum(-1)
+    return Plan(U, Q, (first @ U[0].max(-1)) / jnp.maximum(first.sum(), 1.0))
+
+
+class CellPolicy(eqx.Module):
+    """Decode the observation, then choose uniformly among the actions of (nearly) the highest value."""
+
+    decoder: StateDecoder
+    value: Float[Array, "H L A"]
+    tolerance: Float[Array, ""]
+    """Share of the highest value that is good enough."""
+    known_only: Bool[Array, ""]
+    """Take an observation unlike all known states for the nearest of them."""
+
+    def __call__(
+        self, level: Int[Array, ""], observation: Float[Array, "..."], key: PRNGKeyArray
+    ) -> Int[Array, ""]:
+        decoder, observation = at_level(self.decoder, level), observation.reshape(-1)
+        label = jnp.where(self.known_only, decoder.nearest(observation), decoder.label(observation))
+        value = self.value[level, label]
+        enough = value.max() - (1 - self.tolerance) * jnp.abs(value.max())
+        return jnp.argmax((value >= enough) * (1 + jax.random.uniform(key, value.shape))).astype(jnp.int32)

@@ -1,0 +1,224 @@
+"""The sample-efficient sibling of Algorithm 1: the same loop, other parts; see docs/efficient.md.
+
+Collect whole episodes and keep all their transitions in strata (`briee.strata`); refit the decoders of levels
+whose data grew, by variable projection (`briee.varpro`); plan on counts of (latent state, action) cells to where
+a discovery is likeliest (`briee.cells`). An update is a pure function of the state.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import prod
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.cells import CellPolicy, Plan, count_cells, discovery_curve, plan_cells
+from briee.efficient_config import EfficientConfig
+from briee.features import at_level
+from briee.randomness import stream
+from briee.rollout import Sampler, Trajectories, deepest_good_level
+from briee.states import StateDecoder, unfitted
+from briee.strata import Strata, empty_strata, insert
+from briee.varpro import fit_level
+
+
+class EfficientState(eqx.Module):
+    """Everything that one update hands to the next. Decoders and growth have H + 1 levels, data and plan H."""
+
+    key: PRNGKeyArray
+    iteration: Int[np.ndarray, ""]
+    episodes: Int[np.ndarray, ""]
+    env_steps: Int[np.ndarray, ""]
+    strata: Strata
+    decoder: StateDecoder
+    plan: Plan
+    growth: Float[Array, " H+1"]
+    objective: Float[Array, " H+1"]
+    levels_refit: Int[np.ndarray, ""]
+    explore_return: Float[Array, ""]
+    reached_level: Float[Array, ""]
+
+
+class Efficient:
+    """BRIEE for few episodes, on the environment behind `sampler`; observations are taken as vectors."""
+
+    name = "efficient"
+
+    def __init__(self, sampler: Sampler, config: EfficientConfig):
+        self.sampler = sampler
+        self.config = config
+
+    def update(self, state: EfficientState) -> EfficientState:
+        """One iteration: the verbs of Algorithm 1."""
+        state = self.collect(state)
+        state = self.represent(state)
+        return self.plan(state)
+
+    def init(self, key: PRNGKeyArray) -> EfficientState:
+        """No data, decoders that tell nothing apart, and a policy without preferences."""
+        H, A, K = self.sampler.horizon, self.sampler.num_actions, self.config.num_latents
+        D = prod(self.sampler.observation_shape)
+        zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
+        return EfficientState(
+            key=key,
+            iteration=zero,
+            episodes=zero,
+            env_steps=zero,
+            strata=empty_strata(H, self.config.strata.rows, D),
+            decoder=unfitted(H + 1, K, D),
+            plan=Plan(jnp.ones((H, K + 1, A)), jnp.zeros((H, K + 1, A)), jnp.float32(1)),
+            growth=jnp.zeros(H + 1),
+            objective=jnp.full(H + 1, jnp.inf),
+            levels_refit=zero,
+            explore_return=missing,
+            reached_level=missing,
+        )
+
+    def collect(self, state: EfficientState) -> EfficientState:
+        """Run episodes to where a discovery is likeliest, half of them greedily once little is left to
+        discover; offer all their transitions to the strata."""
+        key, half = stream(state.key, "collect", int(state.iteration)), self.config.explore.episodes // 2
+        settled = float(state.plan.chance) < self.config.explore.settled
+        explore, second = (
+            self.policy(state, "optimistic"),
+            self.policy(state, "mixed" if settled else "optimistic"),
+        )
+        batches = [
+            self.sampler.rollout(policy, jax.random.fold_in(key, i), half)
+            for i, policy in enumerate((explore, second))
+        ]
+        trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
+        strata, grown = _insert(
+            state.strata, state.decoder, trajectories, stream(key, "priority"), self.sampler.num_actions
+        )
+        before = jnp.pad(grown, (1, 0)) + jnp.pad(grown, (0, 1))  # a level's data and those that lead to it
+        return replace(
+            state,
+            episodes=state.episodes + 2 * half,
+            env_steps=state.env_steps + 2 * half * self.sampler.horizon,
+            strata=strata,
+            growth=state.growth + before,
+            explore_return=batches[0].reward.sum(axis=1).mean(),
+            reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
+        )
+
+    def represent(self, state: EfficientState) -> EfficientState:
+        """Fit the decoders of the levels that grew most, and relabel the observations there."""
+        levels = self.due(state)
+        key = stream(state.key, "represent", int(state.iteration))
+
+        def fit(h: int):
+            level, level_key = jnp.int32(h), jax.random.fold_in(key, h)
+            A = self.sampler.num_actions
+            return jax.block_until_ready(
+                _refit(state.strata, state.decoder, level, level_key, self.config, A)
+            )
+
+        with ThreadPoolExecutor(self.config.workers or len(os.sched_getaffinity(0))) as pool:
+            results = list(pool.map(fit, levels))
+        parts = (state.decoder, state.strata.label, state.strata.next_label, state.growth, state.objective)
+        for h, result in zip(levels, results, strict=True):
+            parts = _replace_level(parts, jnp.int32(h), result)
+        decoder, label, next_label, growth, objective = parts
+        return replace(
+            state,
+            strata=replace(state.strata, label=label, next_label=next_label),
+            decoder=decoder,
+            growth=growth,
+            objective=objective,
+            levels_refit=np.asarray(len(levels), np.int64),
+        )
+
+    def due(self, state: EfficientState) -> list[int]:
+        """Levels to fit now, in ascending order."""
+        rule, growth = self.config.refit, np.asarray(state.growth)
+        if int(state.episodes) < rule.min_rows:
+            return []
+        order = np.argsort(-growth, kind="stable")[: rule.max_levels]
+        return sorted(int(h) for h in order if growth[h] >= rule.growth)
+
+    def plan(self, state: EfficientState) -> EfficientState:
+        """Values of every cell for exploration and for reward."""
+        explore, L = self.config.explore, self.config.num_latents + 1
+        plan = _plan(state.strata, L, self.sampler.num_actions, explore.max_tries, explore.prior_cells)
+        return replace(state, plan=plan, iteration=state.iteration + 1)
+
+    def policy(self, state: EfficientState, kind: Literal["greedy", "optimistic"] = "greedy") -> CellPolicy:
+        """`greedy` maximises the reward, `optimistic` the chance of a discovery."""
+        if kind == "optimistic":
+            tolerance = jnp.float32(self.config.explore.tolerance)
+            return CellPolicy(state.decoder, state.plan.discovery, tolerance, jnp.array(False))
+        return CellPolicy(state.decoder, state.plan.reward, jnp.float32(1), jnp.array(True))
+
+    def decode(
+        self, state: EfficientState, level: int, observations: Float[Array, "n ..."]
+    ) -> Float[Array, "n K"]:
+        """Soft latent states of observations at one level."""
+        return _decode(state.decoder, jnp.int32(level), observations)
+
+    def metrics(self, state: EfficientState) -> dict[str, float]:
+        """What the last update did, for the run's table."""
+        fitted = np.asarray(state.decoder.fitted)
+        objective = np.asarray(state.objective)[fitted]
+        return {
+            "explore_return": float(state.explore_return),
+            "reached_level": float(state.reached_level),
+            "replearn_gap": float(objective.mean()) if fitted.any() else 0.0,
+            "levels_refit": int(state.levels_refit),
+            "discovery_chance": float(state.plan.chance),
+        }
+
+
+@eqx.filter_jit
+def _insert(strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int):
+    E, levels = trajectories.observation.shape[:2]
+    observation = trajectories.observation.reshape(E, levels, -1).astype(jnp.float32)
+    label = jax.vmap(StateDecoder.label, (0, 1), 1)(decoder, observation)
+    groups = (decoder.bias.shape[1] + 1) * num_actions
+    return insert(
+        strata, observation, trajectories.action, trajectories.reward, label, key, groups, num_actions
+    )
+
+
+@eqx.filter_jit
+def _refit(strata: Strata, decoder: StateDecoder, h, key, config: EfficientConfig, num_actions: int):
+    """The new decoder of level h, its objective, and the labels it gives to that level's observations."""
+    H = strata.action.shape[0]
+    own, before = at_level(strata, jnp.minimum(h, H - 1)), at_level(strata, jnp.maximum(h - 1, 0))
+    own = replace(own, action=jnp.where(h < H, own.action, -1))
+    before = replace(before, action=jnp.where(h > 0, before.action, -1))
+    after = at_level(decoder, jnp.minimum(h + 1, H))
+    new, objective = fit_level(own, before, at_level(decoder, h), after, key, config, num_actions)
+    return new, objective, new.label(own.observation), new.label(before.next_observation)
+
+
+@jax.jit
+def _replace_level(parts, h, result):
+    """What level h has after its fit: decoder, labels there, no growth, objective."""
+    decoder, label, next_label, growth, objective = parts
+    new_decoder, new_objective, new_label, new_next_label = result
+    H = label.shape[0]
+    return (
+        jax.tree.map(lambda old, new: old.at[h].set(new), decoder, new_decoder),
+        label.at[h].set(new_label, mode="drop"),
+        next_label.at[jnp.where(h > 0, h - 1, H)].set(new_next_label, mode="drop"),
+        growth.at[h].set(0.0),
+        objective.at[h].set(new_objective),
+    )
+
+
+@eqx.filter_jit
+def _plan(strata: Strata, num_labels: int, num_actions: int, max_tries: int, prior_cells: float) -> Plan:
+    counts, rewards = count_cells(strata, num_labels, num_actions)
+    return plan_cells(counts, rewards, discovery_curve(counts, max_tries, prior_cells))
+
+
+@eqx.filter_jit
+def _decode(decoder: StateDecoder, level, observations):
+    flat = observations.reshape(observations.shape[0], -1)
+    return jax.nn.softmax(at_level(decoder, level).logits(flat))

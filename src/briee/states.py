@@ -1,0 +1,157 @@
+"""A level's latent states as the learner knows them: a linear decoder, and what lies far from all of them.
+
+Symbols: n observations of dimension D, K latent states; white coordinates z = W (s - mean), in which the noise
+around a latent state is about standard normal.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Int
+
+NEVER = -1e6
+"""Bias of a latent state that no observation has."""
+
+
+class StateDecoder(eqx.Module):
+    """psi(s) = softmax(A s + b), and the region where it may be trusted: within `radius` of a centre."""
+
+    weight: Float[Array, "*H K D"]
+    bias: Float[Array, "*H K"]
+    mean: Float[Array, "*H D"]
+    whiten: Float[Array, "*H D D"]
+    centre: Float[Array, "*H K D"]
+    radius: Float[Array, "*H"]
+    fitted: Bool[Array, "*H"]
+
+    def logits(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n K"]:
+        """Scores of the latent states."""
+        return observation @ self.weight.T + self.bias
+
+    def white(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n D"]:
+        """White coordinates."""
+        return (observation - self.mean) @ self.whiten.T
+
+    def nearest(self, observation: Float[Array, "*n D"]) -> Int[Array, "*n"]:
+        """The likeliest latent state, 0 to K - 1."""
+        return jnp.argmax(self.logits(observation), axis=-1).astype(jnp.int32)
+
+    def label(self, observation: Float[Array, "*n D"]) -> Int[Array, "*n"]:
+        """The likeliest latent state, or K where the observation is far from all of them."""
+        z, K = self.white(observation), self.bias.shape[-1]
+        distance = jnp.sum(z**2, -1, keepdims=True) - 2 * z @ self.centre.T + jnp.sum(self.centre**2, -1)
+        return jnp.where(distance.min(-1) > self.radius, K, self.nearest(observation))
+
+
+def unfitted(levels: int, num_latents: int, dimension: int) -> StateDecoder:
+    """Decoders that give every observation the label 0."""
+    return StateDecoder(
+        weight=jnp.zeros((levels, num_latents, dimension)),
+        bias=jnp.zeros((levels, num_latents)),
+        mean=jnp.zeros((levels, dimension)),
+        whiten=jnp.broadcast_to(jnp.eye(dimension), (levels, dimension, dimension)),
+        centre=jnp.zeros((levels, num_latents, dimension)),
+        radius=jnp.full(levels, jnp.inf),
+        fitted=jnp.zeros(levels, bool),
+    )
+
+
+class Noise(eqx.Module):
+    """Covariance L L^T of the observations around their latent state, estimated on `members`."""
+
+    mean: Float[Array, " D"]
+    factor: Float[Array, "D D"]
+    members: Float[Array, " n"]
+    share: Float[Array, ""]
+
+    def white(self, observation: Float[Array, "n D"]) -> Float[Array, "n D"]:
+        """White coordinates."""
+        return solve_triangular(self.factor, (observation - self.mean).T, lower=True).T
+
+
+def purest_noise(
+    observation: Float[Array, "n D"], label: Int[Array, " n"], weight: Float[Array, " n"], num_latents: int
+) -> Noise:
+    """The covariance within the purest latent state: that of the smallest determinant, shrunk towards a
+    multiple of the identity. States that the decoder still mixes up look noisier than they are, so a mean
+    over all of them would hide just the directions that tell them apart."""
+    D = observation.shape[1]
+    one_hot = jax.nn.one_hot(label, num_latents) * weight[:, None]
+    size = one_hot.sum(0)
+    centre = (one_hot.T @ observation) / jnp.maximum(size, 1.0)[:, None]
+    mean = (weight @ observation) / jnp.maximum(weight.sum(), 1.0)
+    spread = jnp.sum(weight[:, None] * (observation - mean) ** 2) / jnp.maximum(weight.sum(), 1.0) / D
+    residual = observation - jnp.take(centre, label, axis=0, mode="clip")
+
+    def covariance(member, n):
+        rows = residual * member[:, None]
+        raw = rows.T @ rows / jnp.maximum(n - 1, 1.0)
+        shrink = D / (n + D)
+        floor = shrink * jnp.trace(raw) / D + 1e-3 * spread + 1e-8
+        return (1 - shrink) * raw + floor * jnp.eye(D)
+
+    factor = jnp.linalg.cholesky(jax.lax.map(lambda args: covariance(*args), (one_hot.T, size)))
+    volume = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), axis=1)
+    best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volume, jnp.inf))
+    share = (1 - D / (size[best] + D)) / jnp.maximum(size[best] - 1, 1.0)
+    return Noise(mean, factor[best], one_hot[:, best], share)
+
+
+def with_region(
+    weight: Float[Array, "K D"],
+    bias: Float[Array, " K"],
+    noise: Noise,
+    observation: Float[Array, "n D"],
+    valid: Float[Array, " n"],
+    deviations: float,
+) -> StateDecoder:
+    """The decoder with centres from these observations, and a radius that usual ones do not reach.
+
+    Distances of rows that shaped the noise's covariance are as if each had been left out (Sherman-Morrison).
+    """
+    K, D = weight.shape
+    whiten = solve_triangular(noise.factor, jnp.eye(D), lower=True)
+    z = (observation - noise.mean) @ whiten.T
+    label = jnp.argmax(observation @ weight.T + bias, axis=1)
+    one_hot = jax.nn.one_hot(label, K) * valid[:, None]
+    size = one_hot.sum(0)
+    centre = jnp.where(size[:, None] > 0, (one_hot.T @ z) / jnp.maximum(size, 1.0)[:, None], 1e4)
+    distance = jnp.sum((z - centre[label]) ** 2, axis=1)
+    distance = distance / jnp.where(noise.members > 0, jnp.maximum(1 - noise.share * distance, 0.05), 1.0)
+    middle, upper = jnp.nanquantile(jnp.where(valid > 0, distance, jnp.nan), jnp.array([0.5, 0.75]))
+    radius = middle + deviations * (upper - middle) / 0.674  # quartile of the standard normal
+    return StateDecoder(weight, bias, noise.mean, whiten, centre, radius, jnp.array(True))
+
+
+def farthest_first(
+    points: Float[Array, "n d"], weight: Float[Array, " n"], first: Int[Array, ""], num_centres: int
+) -> Float[Array, "K d"]:
+    """Centres one after the other: a given point, then always the point furthest from all before."""
+    centres = jnp.full((num_centres, points.shape[1]), 1e6).at[0].set(points[first])
+
+    def add(k, centres):
+        return centres.at[k].set(points[jnp.argmax(squared_distances(points, centres).min(1) * weight)])
+
+    return jax.lax.fori_loop(1, num_centres, add, centres)
+
+
+def lloyd(
+    points: Float[Array, "n d"], weight: Float[Array, " n"], centres: Float[Array, "K d"], steps: int
+) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """k-means from given centres; returns the centres and how many points each has."""
+
+    def step(_, carry):
+        centres, _ = carry
+        nearest = jnp.argmin(squared_distances(points, centres), axis=1)
+        one_hot = jax.nn.one_hot(nearest, centres.shape[0]) * weight[:, None]
+        size = one_hot.sum(0)
+        mean = (one_hot.T @ points) / jnp.maximum(size, 1e-6)[:, None]
+        return jnp.where(size[:, None] > 0, mean, centres), size
+
+    return jax.lax.fori_loop(0, steps, step, (centres, jnp.zeros(centres.shape[0])))
+
+
+def squared_distances(points: Float[Array, "n d"], centres: Float[Array, "K d"]) -> Float[Array, "n K"]:
+    """||x_i - c_k||^2."""
+    return jnp.sum(points**2, 1)[:, None] - 2 * points @ centres.T + jnp.sum(centres**2, 1)

@@ -1,0 +1,256 @@
+"""A level's decoder by variable projection: all regression weights are eliminated in closed form.
+
+Symbols: D_h rows (s, a, r, s') of level h, F targets [n, T] (directions of s' and the reward), psi(s) soft
+latent states [n, K], G indicators of the previous (label, action), lam ridge, V [D, d] the decoder's subspace.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.efficient_config import EfficientConfig, FitConfig
+from briee.lbfgs import minimise
+from briee.states import NEVER, Noise, StateDecoder, farthest_first, lloyd, purest_noise, with_region
+from briee.strata import Strata, balanced
+
+
+class Problem(NamedTuple):
+    """What the decoder of a level is fitted to, in coordinates of its subspace. Rows of weight 0 are zero."""
+
+    x: Float[Array, "n d"]
+    action: Float[Array, "n A"]
+    target: Float[Array, "n T"]
+    weight: Float[Array, " n"]
+    x_before: Float[Array, "m d"]
+    target_before: Float[Array, "m G"]
+    weight_before: Float[Array, " m"]
+
+
+def objective(
+    parameters: Float[Array, " K*(d+1)"], problem: Problem, num_latents: int, ridge: float, decay: float
+) -> Float[Array, ""]:
+    """J(A, b) = [sum_i ||F_i - W_{a_i}^T psi(x_i)||^2 + lam ||W||^2] / n     (forward)
+               + [sum_i ||G_i - U^T psi(x_i)||^2 + lam ||U||^2] / m           (backward)
+               + decay ||A||^2,          minimised over W and U.
+
+    At their minimum the derivative by W and U is zero, so the gradient treats them as constants (envelope
+    theorem) and never differentiates the solve.
+    """
+    A, b = unpack(parameters, num_latents)
+    n, m = (jnp.maximum(w.sum(), 1.0) for w in (problem.weight, problem.weight_before))
+    psi = jax.nn.softmax(problem.x @ A.T + b) * problem.weight[:, None]
+    fixed = jax.lax.stop_gradient(psi)
+    features = (problem.action[:, :, None] * fixed[:, None, :]).reshape(fixed.shape[0], -1)
+    gram = (features.T @ fixed).reshape(-1, num_latents, num_latents)
+    W = solve_ridge(gram, (features.T @ problem.target).reshape(*gram.shape[:2], -1), ridge)
+    predicted = jnp.einsum("nk,nkt->nt", psi, jnp.tensordot(problem.action, W, 1))
+    forward = jnp.sum((predicted - problem.target) ** 2) + ridge * jnp.sum(W**2)
+    q = jax.nn.softmax(problem.x_before @ A.T + b) * problem.weight_before[:, None]
+    fixed = jax.lax.stop_gradient(q)
+    U = solve_ridge(fixed.T @ fixed, fixed.T @ problem.target_before, ridge)
+    backward = jnp.sum((q @ U - problem.target_before) ** 2) + ridge * jnp.sum(U**2)
+    return forward / n + backward / m + decay * jnp.sum(A**2)
+
+
+def solve_ridge(
+    gram: Float[Array, "*B K K"], moment: Float[Array, "*B K T"], ridge: float
+) -> Float[Array, "*B K T"]:
+    """(gram + ridge I)^-1 moment, by Gauss-Jordan elimination: such matrices need no pivots, and for small K
+    this compiles and runs much faster than calls of LAPACK on each of many blocks."""
+    K = gram.shape[-1]
+
+    def eliminate(k, table):
+        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
+        pivot = pivot / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1)
+        table = table - jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1) * pivot
+        return jax.lax.dynamic_update_slice_in_dim(table, pivot, k, axis=-2)
+
+    table = jnp.concatenate([gram + ridge * jnp.eye(K), moment], axis=-1)
+    return jax.lax.fori_loop(0, K, eliminate, table)[..., K:]
+
+
+def unpack(parameters: Float[Array, " K*(d+1)"], num_latents: int):
+    """Weights [K, d] and biases [K]."""
+    matrix = parameters.reshape(num_latents, -1)
+    return matrix[:, :-1], matrix[:, -1]
+
+
+def discriminators(
+    y: Float[Array, "n D"], group: Int[Array, " n"], weight: Float[Array, " n"], num_groups: int, count: int
+) -> Float[Array, "n T"]:
+    """The next observations y, in white coordinates, along the T directions v that maximise
+    v^T (C + B) v: C their covariance and B that of the means of the groups (label, action), each shrunk by
+    n_g / (n_g + 3). White noise has variance 1 in every direction, so what stands out in C tells latent states
+    apart, and what stands out in B can be predicted. Scaled to a mean square of 1."""
+    n = jnp.maximum(weight.sum(), 1.0)
+    y = (y - (weight @ y) / n) * weight[:, None]
+    one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
+    size = one_hot.sum(0)
+    mean = (one_hot.T @ y) / (size + 3)[:, None]
+    values = y @ top_eigenvectors(y.T @ y / n + (mean * size[:, None]).T @ mean / n, count)
+    return values / (jnp.sqrt(jnp.sum(values**2) / (n * count)) + 1e-6)
+
+
+def whitened_indicators(
+    group: Int[Array, " m"], weight: Float[Array, " m"], num_groups: int, few: float
+) -> Float[Array, "m G"]:
+    """(1{g_i = g} - n_g / m) sqrt(m / max(n_g, few)): regressed on psi, their explained sum of squares is a
+    sum of squared canonical correlations between latent state and group."""
+    one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
+    size, m = one_hot.sum(0), jnp.maximum(weight.sum(), 1.0)
+    return (one_hot - weight[:, None] * size / m) * jnp.sqrt(m / jnp.maximum(size, few))
+
+
+def top_eigenvectors(matrix: Float[Array, "D D"], count: int) -> Float[Array, "D count"]:
+    """Eigenvectors of the largest eigenvalues of a symmetric matrix."""
+    return jnp.linalg.eigh(matrix)[1][:, -count:]
+
+
+def fit_level(
+    own: Strata,
+    before: Strata,
+    old: StateDecoder,
+    after: StateDecoder,
+    key: PRNGKeyArray,
+    config: EfficientConfig,
+    num_actions: int,
+) -> tuple[StateDecoder, Float[Array, ""]]:
+    """A new decoder for the level of `own`, and its objective. `before` is the level that leads to it; either
+    may be empty (actions -1), as before the first level and at the observation after the last step."""
+    K, settings = config.num_latents, config.fit
+    last = ~jnp.any(own.action >= 0)
+    pick = lambda one, two: jnp.where(last, two, one)  # noqa: E731
+    rows, valid = pick(own.observation, before.next_observation), pick(own.weight, before.weight)
+    label = jnp.where(old.fitted, pick(own.label, before.next_label), 0)
+    noise = purest_noise(rows, label, valid, K)
+    problem, offset, V = set_up(own, before, old, after, noise, settings, config.strata.fit_rows, num_actions)
+    A, b = solve(problem, old, noise, offset, V, key, settings, K)
+    A, b = recentre(problem, A, b, settings.recentre_steps)
+    parameters = jnp.concatenate([A, b[:, None]], 1).ravel()
+    value = objective(parameters, problem, K, settings.ridge, settings.decay)
+    white = A @ V.T
+    weight = solve_triangular(noise.factor.T, white.T, lower=False).T
+    bias = b - white @ offset - weight @ noise.mean
+    return with_region(weight, bias, noise, rows, valid, settings.radius), value
+
+
+def set_up(
+    own: Strata,
+    before: Strata,
+    old: StateDecoder,
+    after: StateDecoder,
+    noise: Noise,
+    settings: FitConfig,
+    size: int,
+    num_actions: int,
+) -> tuple[Problem, Float[Array, " D"], Float[Array, "D d"]]:
+    """Balanced samples of both data sets, the targets, and the subspace: its offset and basis V."""
+    K, few, groups = old.bias.shape[0], settings.few, (old.bias.shape[0] + 1) * num_actions
+    group, parent = own.group(num_actions), before.group(num_actions)
+    i, w = balanced(group, own.priority, size)
+    kind = jnp.where(parent >= 0, parent * (K + 1) + before.next_label, -1)
+    j, u = balanced(kind, before.priority, size)
+    x, x_before = noise.white(own.observation[i]), noise.white(before.next_observation[j])
+    action = jax.nn.one_hot(own.action[i], num_actions) * w[:, None]
+    reward = own.reward[i]
+    reward = (reward - (w @ reward) / jnp.maximum(w.sum(), 1.0)) * w
+    reward = reward / (jnp.sqrt(jnp.sum(reward**2) / jnp.maximum(w.sum(), 1.0)) + 1e-3)
+    y = discriminators(after.white(own.next_observation[i]), group[i], w, groups, settings.directions)
+    target = jnp.concatenate([y, settings.reward * reward[:, None]], 1) / jnp.sqrt(y.shape[1] + 1)
+    indicators = whitened_indicators(parent[j], u, groups, few)
+
+    both, weight = jnp.concatenate([x, x_before]), jnp.concatenate([w, u])
+    offset = (weight @ both) / weight.sum()
+    x, x_before = (x - offset) * w[:, None], (x_before - offset) * u[:, None]
+    V = subspace(x, action, target, x_before, indicators, old.weight @ noise.factor, few)
+    x, x_before = x @ V, x_before @ V
+    itself = x_before / jnp.sqrt(jnp.maximum(jnp.sum(x_before**2) / jnp.maximum(u.sum(), 1.0), 1e-6))
+    itself = jnp.sqrt(settings.compact) * itself
+    target_before = jnp.concatenate([jnp.sqrt(settings.backward) * indicators, itself], 1)
+    return Problem(x, action, target, w, x_before, target_before, u), offset, V
+
+
+def subspace(
+    x: Float[Array, "n D"],
+    action: Float[Array, "n A"],
+    target: Float[Array, "n T"],
+    x_before: Float[Array, "m D"],
+    indicators: Float[Array, "m G"],
+    old: Float[Array, "K D"],
+    few: float,
+) -> Float[Array, "D d"]:
+    """An orthonormal basis of the directions that may matter to the decoder: of largest variance, best
+    explained by the past, best explaining the future, and its old rows. Far fewer than D of them, so that a
+    few rows cannot be told apart by chance."""
+    K = old.shape[0]
+    variance = x.T @ x + x_before.T @ x_before
+    past = x_before.T @ indicators
+    future = jnp.einsum("na,nd,nt->dat", action, x, target) / jnp.sqrt(action.sum(0) + few)[None, :, None]
+    future = future.reshape(x.shape[1], -1)
+    D = x.shape[1]
+    matrices = jnp.stack([variance, past @ past.T, future @ future.T])
+    tops = jax.vmap(lambda matrix: jnp.linalg.eigh(matrix)[1])(matrices)
+    k = min(K, D)
+    directions = [tops[0][:, -min(K + 1, D) :], tops[1][:, -k:], tops[2][:, -k:], old.T]
+    return jnp.linalg.qr(jnp.concatenate(directions, 1)[:, :D])[0]
+
+
+def solve(
+    problem: Problem,
+    old: StateDecoder,
+    noise: Noise,
+    offset: Float[Array, " D"],
+    V: Float[Array, "D d"],
+    key: PRNGKeyArray,
+    settings: FitConfig,
+    num_latents: int,
+) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """The best of three local minima: from the old decoder, from k-means, and from a random one."""
+    K, d = num_latents, V.shape[1]
+    random_key, fallback_key, first_key = jax.random.split(key, 3)
+    draw = lambda key: jnp.concatenate([jax.random.normal(key, (K, d)) / jnp.sqrt(d), jnp.zeros((K, 1))], 1)  # noqa: E731
+    white = old.weight @ noise.factor
+    bias = jnp.maximum(old.bias + old.weight @ noise.mean + white @ offset, -20.0)
+    warm = jnp.where(old.fitted, jnp.concatenate([white @ V, bias[:, None]], 1), draw(fallback_key))
+    points, weight = joined(problem)
+    first = jnp.argmax(weight * jax.random.uniform(first_key, weight.shape))
+    centres, _ = lloyd(points, weight, farthest_first(points, weight, first, K), 12)
+    gaussian = jnp.concatenate([centres, -0.5 * jnp.sum(centres**2, 1, keepdims=True)], 1)
+    spread = jnp.sum((centres - centres.mean(0)) ** 2) / K
+    starts = jnp.stack([warm, gaussian * jnp.minimum(1.0, 4.0 / (spread + 1e-6)), draw(random_key)])
+
+    def descend(start):
+        loss = lambda p: objective(p, problem, K, settings.ridge, settings.decay)  # noqa: E731
+        return minimise(loss, start, settings.evaluations)
+
+    ends, values = jax.vmap(descend)(starts.reshape(3, -1))
+    best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
+    return unpack(ends[best], K)
+
+
+def recentre(
+    problem: Problem, A: Float[Array, "K d"], b: Float[Array, " K"], steps: int
+) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
+    """Keep the partition's subspace, the row space of A, but put the borders midway between the centres of the
+    states, by Lloyd steps; a state without an observation gets none in future."""
+    K, d = A.shape
+    points, weight = joined(problem)
+    rows = A - A.mean(0)
+    Q = top_eigenvectors(rows.T @ rows, min(K - 1, d) if K > 1 else 1)
+    flat = points @ Q
+    one_hot = jax.nn.one_hot(jnp.argmax(points @ A.T + b, 1), K) * weight[:, None]
+    size = one_hot.sum(0)[:, None]
+    start = jnp.where(size > 0, (one_hot.T @ flat) / jnp.maximum(size, 1e-6), 1e6)
+    centres, size = lloyd(flat, weight, start, steps)
+    empty = size == 0
+    centres = jnp.where(empty[:, None], 0.0, centres)
+    return centres @ Q.T, jnp.where(empty, NEVER, -0.5 * jnp.sum(centres**2, 1))
+
+
+def joined(problem: Problem) -> tuple[Float[Array, "n+m d"], Float[Array, " n+m"]]:
+    """All observations of the level in the problem, with their weights."""
+    points = jnp.concatenate([problem.x, problem.x_before])
+    return points, jnp.concatenate([problem.weight, problem.weight_before])
