@@ -124,17 +124,24 @@ class PpoConfig:
 
 @dataclass(frozen=True)
 class Sb3Config:
-    """An algorithm of Stable-Baselines3 with that library's own defaults."""
+    """An algorithm of Stable-Baselines3 with that library's defaults."""
 
     algorithm: str
-    """Name of a class in `stable_baselines3` for discrete actions: PPO, A2C or DQN."""
+    """Name of its class: PPO, A2C or DQN."""
     episodes_per_update: int = 100
-    """Training episodes between two evaluations."""
+    """Training episodes between two evaluations; for PPO also the episodes of one of its policy updates, as
+    in our PPO."""
     workers: int = 10
     """Copies of the environment that are stepped together."""
-    arguments: tuple[tuple[str, float], ...] = ()
-    """Keyword arguments of that class that replace its defaults, as pairs."""
+    schedule_episodes: int = 100_000
+    """Episodes over which the library's schedules run, such as the exploration rate of DQN."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_update", "workers")
+        require(self, ">= 1", "episodes_per_update", "workers", "schedule_episodes")
+        require_choice(self, algorithm=("PPO", "A2C", "DQN"))
+
+    @classmethod
+    def defaults(cls, algorithm: str, horizon: int, dense: bool = False) -> "Sb3Config":
+        """The library's defaults, whatever the horizon."""
+        return cls(algorithm)

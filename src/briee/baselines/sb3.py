@@ -1,0 +1,282 @@
+"""Algorithms of Stable-Baselines3 under this package's counter: what a user already has, for comparison.
+
+Each iteration trains on new episodes of H steps and ends with arrays: the parameters of the networks and of
+the optimiser. So a run can be evaluated, saved and resumed like any other. One thing is lost by resuming: the
+replay buffer of DQN, which starts empty.
+
+The library is the extra `sb3` of this package and imported where it is used.
+"""
+
+import contextlib
+import random
+import warnings
+from dataclasses import replace
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.baselines.config import Sb3Config
+from briee.randomness import stream
+from briee.rollout import Policy, Sampler
+
+
+class Sb3Policy(eqx.Module):
+    """A policy network of Stable-Baselines3, layer by layer: (weight, bias) and what follows each."""
+
+    layers: list[tuple[Float[Array, "rows columns"], Float[Array, " rows"]]]
+    activations: tuple[str, ...] = eqx.field(static=True)
+    greedy: bool = eqx.field(static=True)
+
+    def __call__(self, level, observation, key) -> Int[Array, ""]:
+        x = observation.reshape(-1)
+        for (W, b), name in zip(self.layers, self.activations, strict=True):
+            x = {"Tanh": jnp.tanh, "ReLU": jax.nn.relu, "none": lambda x: x}[name](W @ x + b)
+        return jnp.argmax(x) if self.greedy else jax.random.categorical(key, x)
+
+
+class Sb3State(eqx.Module):
+    """Everything that one iteration hands to the next, apart from a replay buffer."""
+
+    key: PRNGKeyArray
+    iteration: Int[np.ndarray, ""]
+    episodes: Int[np.ndarray, ""]
+    env_steps: Int[np.ndarray, ""]
+    parameters: dict[str, np.ndarray]
+    optimizer: list[np.ndarray]
+    explore_return: Float[np.ndarray, ""]
+
+
+class Sb3:
+    """An algorithm of Stable-Baselines3 on the environment behind `sampler`."""
+
+    decodes = False
+
+    def __init__(self, sampler: Sampler, config: Sb3Config):
+        try:
+            import stable_baselines3  # noqa: F401
+        except ImportError as error:
+            raise ValueError("sb3 algorithms need Stable-Baselines3: pip install 'briee[sb3]'") from error
+        self.name = f"sb3:{config.algorithm}"
+        self.sampler = sampler
+        self.config = config
+        self._model: Any = None
+
+    def update(self, state: Sb3State) -> Sb3State:
+        """One stretch of training."""
+        return self.plan(self.represent(self.collect(state)))
+
+    def init(self, key: PRNGKeyArray) -> Sb3State:
+        """Random networks."""
+        with _private_randomness(_seed(key, 0)):
+            self._model = self._new_model()
+            zero = np.asarray(0, np.int64)
+            parameters, optimizer = _arrays(self._model)
+        return Sb3State(key, zero, zero, zero, parameters, optimizer, np.asarray(np.nan, np.float32))
+
+    def collect(self, state: Sb3State) -> Sb3State:
+        """Nothing: the library collects while it learns, in `plan`."""
+        return state
+
+    def represent(self, state: Sb3State) -> Sb3State:
+        """Nothing: there are no features apart from the policy's."""
+        return state
+
+    def plan(self, state: Sb3State) -> Sb3State:
+        """Train on new episodes, from the state's parameters and with random numbers of its iteration."""
+        seed = _seed(state.key, int(state.iteration) + 1)
+        with _private_randomness(seed):
+            if self._model is None:
+                self._model = self._new_model()
+            model = self._model
+            _load(model, state.parameters, state.optimizer)
+            model.env.seed(seed)
+            model._last_obs = None  # begin with new episodes
+            model.num_timesteps = int(state.env_steps)
+            model._n_calls = int(state.env_steps) // self.config.workers
+            before = model.env.episodes
+            steps = self.config.episodes_per_update * self.sampler.horizon
+            model.learn(steps, callback=self._lengthen_schedules(), reset_num_timesteps=False)
+            parameters, optimizer = _arrays(model)
+        return replace(
+            state,
+            iteration=state.iteration + 1,
+            episodes=state.episodes + model.env.episodes - before,
+            env_steps=np.asarray(model.num_timesteps, np.int64),
+            parameters=parameters,
+            optimizer=optimizer,
+            explore_return=np.asarray(model.env.last_return, np.float32),
+        )
+
+    def policy(self, state: Sb3State, kind: Literal["greedy", "optimistic"] = "greedy") -> Policy:
+        """The network of the state as a function; DQN's is greedy in either case."""
+        prefix = "q_net.q_net" if self.config.algorithm == "DQN" else "mlp_extractor.policy_net"
+        names = sorted(
+            {name.rsplit(".", 1)[0] for name in state.parameters if name.startswith(prefix + ".")},
+            key=lambda name: int(name.rsplit(".", 1)[1]),
+        )
+        activation = "ReLU" if self.config.algorithm == "DQN" else "Tanh"
+        if self.config.algorithm != "DQN":
+            names.append("action_net")
+        layers = [tuple(jnp.asarray(state.parameters[f"{n}.{p}"]) for p in ("weight", "bias")) for n in names]
+        activations = (*[activation] * (len(layers) - 1), "none")
+        greedy = kind == "greedy" or self.config.algorithm == "DQN"
+        return Sb3Policy(layers, activations, greedy)  # type: ignore[arg-type]
+
+    def decode(self, state: Sb3State, level: int, observations):
+        """There are no latent states."""
+        raise NotImplementedError(f"{self.name} learns no latent states")
+
+    def metrics(self, state: Sb3State) -> dict[str, float]:
+        """What the last iteration did, for the run's table."""
+        return {"explore_return": float(state.explore_return)}
+
+    def _new_model(self) -> Any:
+        import stable_baselines3
+
+        config = self.config
+        env = make_vec_env(self.sampler, config.workers)
+        settings: dict[str, Any] = {}
+        if config.algorithm == "PPO":
+            rollout = -(-config.episodes_per_update // env.num_envs)
+            settings["n_steps"] = rollout * self.sampler.horizon
+        kind = getattr(stable_baselines3, config.algorithm)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="You have specified a mini-batch size")
+            model = kind("MlpPolicy", env, device="cpu", verbose=0, **settings)
+        model.env = env  # without the library's monitor
+        return model
+
+    def _lengthen_schedules(self) -> Any:
+        from stable_baselines3.common.callbacks import BaseCallback
+
+        total = self.config.schedule_episodes * self.sampler.horizon
+
+        class Lengthen(BaseCallback):
+            def _on_training_start(self) -> None:
+                self.model._total_timesteps = total
+
+            def _on_step(self) -> bool:
+                return True
+
+        return Lengthen()
+
+
+def make_vec_env(sampler: Sampler, workers: int) -> Any:
+    """The sampler's environment as a vector environment of Stable-Baselines3, which counts its episodes.
+
+    All copies start together and end together after H steps, which is an end, not a truncation.
+    """
+    from stable_baselines3.common.vec_env import VecEnv
+
+    from briee.envs import PureVectorEnv
+
+    host = getattr(sampler, "env", None)
+    source: Any = PureVectorEnv(sampler.pure, workers) if host is None else host
+
+    class Lockstep(VecEnv):
+        def __init__(self):
+            super().__init__(source.num_envs, source.single_observation_space, source.single_action_space)
+            self.level, self.episodes, self.next_seed = 0, 0, None
+            self.last_return, self.returns = float("nan"), np.zeros(source.num_envs)
+
+        def seed(self, seed: int | None = None):
+            self.next_seed = seed
+            return [seed] * self.num_envs
+
+        def reset(self):
+            seed, self.next_seed = self.next_seed, None
+            self.level, self.returns = 0, np.zeros(self.num_envs)
+            return source.reset(seed=seed)[0]
+
+        def step_async(self, actions):
+            self.actions = np.asarray(actions)
+
+        def step_wait(self):
+            observation, reward, *_ = source.step(self.actions)
+            self.episodes += self.num_envs if self.level == 0 else 0
+            self.level += 1
+            self.returns = self.returns + reward
+            over = self.level == sampler.horizon
+            infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+            if over:
+                self.last_return = float(self.returns.mean())
+                infos = [{"terminal_observation": row, "TimeLimit.truncated": False} for row in observation]
+                observation = self.reset()
+            return observation, np.asarray(reward, np.float32), np.full(self.num_envs, over), infos
+
+        def close(self): ...
+
+        def get_attr(self, attr_name, indices=None):
+            return [getattr(source, attr_name, None)] * self.num_envs
+
+        def set_attr(self, attr_name, value, indices=None):
+            raise NotImplementedError
+
+        def env_method(self, method_name, *args, indices=None, **kwargs):
+            raise NotImplementedError
+
+        def env_is_wrapped(self, wrapper_class, indices=None):
+            return [False] * self.num_envs
+
+    return Lockstep()
+
+
+def _seed(key: PRNGKeyArray, index: int) -> int:
+    return int(jax.random.bits(stream(key, "sb3", index)) >> 1)
+
+
+@contextlib.contextmanager
+def _private_randomness(seed: int):
+    """Seed the global generators that the library draws from, and put them back afterwards."""
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        torch.manual_seed(seed)
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+
+
+def _arrays(model: Any) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Parameters by name, and the optimiser's numbers: per parameter, in the order of their names."""
+    parameters = {name: value.detach().numpy().copy() for name, value in model.policy.state_dict().items()}
+    rule, numbers = model.policy.optimizer, []
+    for group in rule.param_groups:
+        for parameter in group["params"]:
+            stored = rule.state.get(parameter) or _blank(rule, parameter)
+            numbers += [np.asarray(stored[name], np.float32).copy() for name in sorted(stored)]
+    return parameters, numbers
+
+
+def _load(model: Any, parameters: dict[str, np.ndarray], numbers: list[np.ndarray]) -> None:
+    """The way back from `_arrays`."""
+    import torch
+
+    tensor = lambda array: torch.as_tensor(np.array(array))  # noqa: E731
+    model.policy.load_state_dict({name: tensor(value) for name, value in parameters.items()})
+    rule, left = model.policy.optimizer, iter(numbers)
+    for group in rule.param_groups:
+        for parameter in group["params"]:
+            names = sorted(rule.state.get(parameter) or _blank(rule, parameter))
+            rule.state[parameter] = {name: tensor(next(left)) for name in names}
+
+
+def _blank(rule: Any, parameter: Any) -> dict[str, Any]:
+    """What an optimiser that has seen nothing knows of a parameter: Adam's two averages, RMSprop's one."""
+    import torch
+
+    zero = torch.zeros_like(parameter.detach())
+    if "betas" in rule.defaults:
+        return {"step": torch.tensor(0.0), "exp_avg": zero, "exp_avg_sq": zero.clone()}
+    # the library's RMSprop for A2C begins its average at one
+    start = torch.ones_like(zero) if type(rule).__name__ == "RMSpropTFLike" else zero
+    return {"step": torch.tensor(0.0), "square_avg": start}
