@@ -5,6 +5,7 @@ import signal
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from briee.rollout import ScanSampler
 from briee.runs import run
 
 H, A = 2, 3
-QUIET = {"progress": False, "until_solved": False}
+QUIET: dict[str, Any] = {"progress": False, "until_solved": False}
 
 
 def tiny(horizon: int = H) -> BrieeConfig:

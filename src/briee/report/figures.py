@@ -1,0 +1,261 @@
+"""The figures of a report as data; `interactive` draws them for a browser, `static` as PNG and PDF."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from briee.report.contents import TIMES, RunContents
+
+COLOURS = ("#3f7fd1", "#e0862a", "#2f9e77", "#b5529c", "#c94f4f", "#7a6fd0", "#8a8f2a", "#4aa3b8")
+"""One per group of runs; readable on white and on near black."""
+ACTIVITY_COLOURS = {"collect": "#3f7fd1", "represent": "#e0862a", "plan": "#2f9e77", "evaluate": "#b5529c"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve; with `low` and `high`, a band around it."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    group: int
+    bold: bool = False
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What every figure has; `key` names its files."""
+
+    key: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Lines(Figure):
+    """Curves over training episodes."""
+
+    y_label: str
+    lines: tuple[Line, ...]
+    log: bool = False
+    reference: float | None = None
+    """A dashed level, such as the optimal return."""
+
+
+@dataclass(frozen=True)
+class Heats(Figure):
+    """Heat-maps with one colour scale, one below the other."""
+
+    panels: tuple[np.ndarray, ...]
+    """f64[rows, columns] each; NaN is left blank."""
+    names: tuple[str, ...]
+    x: np.ndarray
+    x_label: str
+    y_label: str
+    colour_label: str
+    limits: tuple[float, float]
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Node:
+    """A discovered state: level, lane from the top, share of visits, value, and its description."""
+
+    level: int
+    lane: int
+    share: float
+    value: float
+    about: str
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A transition between two nodes, by position in the list of nodes."""
+
+    start: int
+    end: int
+    probability: float
+    planned: bool
+    """Whether it is the greedy policy's action; else the likeliest other action."""
+    about: str
+
+
+@dataclass(frozen=True)
+class Map(Figure):
+    """Discovered states, levels from left to right."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    horizon: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Bars(Figure):
+    """Stacked bars, one per run."""
+
+    labels: tuple[str, ...]
+    parts: dict[str, np.ndarray]
+    x_label: str
+
+
+def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
+    """The figures that show all runs together; those without any number are left out."""
+    optimal = {run.summary.get("optimal_return") for run in runs}
+    best = optimal.pop() if len(optimal) == 1 else None
+    band = "Thin: every seed. Bold: median over seeds, with the band between the quartiles"
+    found = [
+        curves(runs, "return", "Return of the learned policy", f"{band}; a run that ended keeps its last "
+               "value. Dashed: the optimal return.", "eval_return", "mean return", reference=best),
+        curves(runs, "level", "How deep exploration reaches", f"{band}.", "reached_level",
+               "deepest level still on the way"),
+        curves(runs, "accuracy", "Latent states decoded correctly", f"{band}. Only for environments "
+               "that know their latent states; nothing of it reaches the learner.", "decoder_accuracy",
+               "share of observations"),
+        curves(runs, "gap", "RepLearn's gap", f"{band}. The largest objective that the last discriminator "
+               "reached, over levels (Algorithm 2, line 6): what other features could still predict better.",
+               "replearn_gap", "objective", log=True),
+        spent(runs),
+    ]  # fmt: skip
+    return [figure for figure in found if figure is not None]
+
+
+def run_figures(run: RunContents) -> list[Figure]:
+    """The figures of one run."""
+    found = [latent_map(run), decoder(run), *level_maps(run)]
+    return [figure for figure in found if figure is not None]
+
+
+def curves(
+    runs: Sequence[RunContents], key: str, title: str, caption: str, column: str, y_label: str, *,
+    log: bool = False, reference: float | None = None,
+) -> Lines | None:  # fmt: skip
+    """Every run thin, the median of its group bold."""
+    groups = list(dict.fromkeys(run.group for run in runs))
+    lines: list[Line] = []
+    for index, group in enumerate(groups):
+        members = []
+        for run in (run for run in runs if run.group == group):
+            x, y = run.column("episodes"), run.column(column)
+            ok = np.isfinite(y) & ((y > 0) if log else True)
+            if ok.any():
+                members.append((run, x[ok], y[ok]))
+        alone = len(members) == 1
+        lines += [Line(run.label, x, y, index, bold=alone) for run, x, y in members]
+        if len(members) > 1:
+            lines.append(_median(members[0][0].title, [(x, y) for _, x, y in members], index))
+    return Lines(key, title, caption, y_label, tuple(lines), log, reference) if lines else None
+
+
+def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], group: int) -> Line:
+    """Median and quartiles over seeds, each interpolated, and constant after its end."""
+    start = max(x[0] for x, _ in members)
+    grid = np.unique(np.concatenate([x for x, _ in members]))
+    grid = grid[grid >= start]
+    if len(grid) > 400:
+        grid = grid[np.unique(np.linspace(0, len(grid) - 1, 400).astype(int))]
+    values = np.stack([np.interp(grid, x, y) for x, y in members])
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    return Line(f"{title}, median of {len(members)} seeds", grid, middle, group, True, low, high)
+
+
+def spent(runs: Sequence[RunContents]) -> Bars | None:
+    """Seconds by activity."""
+    seconds = [run.summary.get("seconds", {}) for run in runs]
+    parts = {name: np.array([float(s.get(name, 0.0)) for s in seconds]) for name in TIMES}
+    if not any(values.any() for values in parts.values()):
+        return None
+    caption = "Collecting episodes, learning features, planning, evaluating; compilation is included."
+    return Bars("time", "Time spent where", caption, tuple(r.label for r in runs), parts, "seconds")
+
+
+def latent_map(run: RunContents) -> Map | None:
+    """The map of discovered states; in each level the most valuable is on top."""
+    found = run.latent_map
+    if found is None:
+        return None
+    H, K = found.visits.shape
+    nodes: list[Node] = []
+    position: dict[tuple[int, int], int] = {}
+    for h in range(H):
+        seen = [k for k in range(K) if np.isfinite(found.visits[h, k])]
+        for lane, k in enumerate(sorted(seen, key=lambda k: (-round(found.value[h, k], 2), k))):
+            share, value = float(found.visits[h, k]), float(found.value[h, k])
+            about = f"level {h}, state {k}: {share:.0%} of visits, value {value:.2f}"
+            position[h, k] = len(nodes)
+            nodes.append(Node(h, lane, share, value, f"{about}, plans action {found.planned[h, k]}"))
+    edges = []
+    for (h, k), start in position.items():
+        if h == H - 1:
+            continue
+        for j in (j for j in range(K) if (h + 1, j) in position):
+            edges += _edges(
+                found.probability[h, k, :, j], int(found.planned[h, k]), start, position[h + 1, j]
+            )
+    caption = (
+        "Levels from left to right, the most valuable state of each level on top. Circles: discovered "
+        "states, larger with more visits, coloured by value. Blue: where the greedy policy's action leads; "
+        "grey: where the likeliest other action leads; wider with higher estimated probability."
+    )
+    lanes = max((node.lane for node in nodes), default=0) + 1
+    return Map("map", "Map of the discovered latent states", caption, tuple(nodes), tuple(edges), H, lanes)
+
+
+def _edges(probability: np.ndarray, planned: int, start: int, end: int) -> list[Edge]:
+    """Edges between two states: by the planned action, and by the likeliest other if that is likelier."""
+    chosen = float(probability[planned])
+    others = np.where(np.arange(len(probability)) == planned, 0.0, probability)
+    best = int(others.argmax())
+    edges = []
+    if others[best] > max(chosen, 0.05):
+        about = f"action {best} leads here with probability {others[best]:.2f}"
+        edges.append(Edge(start, end, float(others[best]), False, about))
+    if chosen > 0.05:
+        about = f"planned action {planned} leads here with probability {chosen:.2f}"
+        edges.append(Edge(start, end, chosen, True, about))
+    return edges
+
+
+def decoder(run: RunContents) -> Heats | None:
+    """Decoded states by true latent state."""
+    table = run.decoder
+    if table is None:
+        return None
+    panels = tuple(
+        np.where(table.reachable[:, z, None], table.average[:, z], np.nan).T
+        for z in range(table.average.shape[1])
+    )
+    caption = (
+        "One panel per true latent state: the mean soft decoded state of its observations. One bright cell "
+        "per level and panel is a perfect decoder; the order of decoded states differs between levels. "
+        "Blank: no policy gets there."
+    )
+    levels = np.arange(table.average.shape[0])
+    names = tuple(f"latent {z}" for z in range(len(panels)))
+    return Heats("decoder", "What the decoders see", caption, panels, names, levels, "level", "decoded state",
+                 "mean", (1e-3, 1.0), log=True)  # fmt: skip
+
+
+def level_maps(run: RunContents) -> list[Heats]:
+    """Coverage and bonus of each level over training; with one point in time there is no picture."""
+    if run.times is None or len(run.times) < 2:
+        return []
+    found = []
+    if run.coverage is not None:
+        caption = "Share of (discovered state, action) pairs that the data of a level holds, as time goes on."
+        found.append(_over_time(run, "coverage", "Coverage", caption, run.coverage, (0.0, 1.0)))
+    if run.bonus is not None and np.isfinite(run.bonus).any():
+        caption = "Mean exploration bonus of a level's data: what is still worth a visit."
+        limits = (0.0, float(np.nanmax(run.bonus)) or 1.0)
+        found.append(_over_time(run, "bonus", "Exploration bonus", caption, run.bonus, limits))
+    return found
+
+
+def _over_time(run: RunContents, key: str, title: str, caption: str, values: np.ndarray, limits) -> Heats:
+    caption += " Computed from the data the run kept, as its last decoders see it."
+    assert run.times is not None
+    return Heats(key, f"{title} per level over time", caption, (values,), ("",), run.times,
+                 "training episodes", "level", title.lower(), limits)  # fmt: skip

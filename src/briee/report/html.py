@@ -1,0 +1,186 @@
+"""`briee report`: one HTML file about one or more runs that needs nothing else, and its figures as files."""
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import briee
+from briee.report import static
+from briee.report.contents import RunContents, read_runs
+from briee.report.figures import Figure, run_figures, shared_figures
+from briee.report.interactive import draw
+from briee.rundir import RunError, flatten, os_errors, write_atomically
+
+LEARNING = ("return", "level", "accuracy")
+"""Figures that come first; the other ones about all runs say how it was computed."""
+
+
+def write_report(
+    paths: Sequence[Path | str], output: Path | str = "report.html", figures: Path | str | None = None
+) -> Path:
+    """Write a report about the runs in or below `paths`, and into the folder `figures` each as PNG and PDF.
+
+    Returns the path of the HTML file; raises `RunError` with one sentence.
+    """
+    output = Path(output)
+    runs = read_runs([Path(path) for path in paths])
+    shared, single = shared_figures(runs), [run_figures(run) for run in runs]
+    with os_errors(output):
+        if output.parent != Path():
+            output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, page(runs, shared, single))
+    if figures is not None:
+        folder = Path(figures)
+        with os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for figure in shared:
+                static.save(figure, folder, figure.key)
+            for run, own in zip(runs, single, strict=True):
+                for figure in own:
+                    static.save(figure, folder, f"{figure.key}-{_file_name(run)}")
+    return output
+
+
+def page(runs: Sequence[RunContents], shared: Sequence[Figure], single: Sequence[Sequence[Figure]]) -> str:
+    """The report as HTML."""
+    drawn = {figure.key: draw(figure) for figure in shared}
+    for index, own in enumerate(single):
+        drawn |= {f"{figure.key}-{index}": draw(figure) for figure in own}
+    titles = list(dict.fromkeys(run.title for run in runs))
+    title = titles[0] if len(titles) == 1 else f"{len(titles)} experiments"
+    first = [figure for figure in shared if figure.key in LEARNING]
+    rest = [figure for figure in shared if figure.key not in LEARNING]
+    parts = {
+        "title": escape(title),
+        "subtitle": escape(_subtitle(runs)),
+        "runs": run_table(runs),
+        "learning": holders(first[:1]) + f'<div class="pair">{holders(first[1:])}</div>',
+        "chooser": _chooser(runs),
+        "discovered": "\n".join(
+            _discovered(i, run, own) for i, (run, own) in enumerate(zip(runs, single, strict=True))
+        ),
+        "computed": f'<div class="pair">{holders(rest)}</div>',
+        "details": settings_table(runs) + _manifests(runs),
+        "footer": f"Made by briee {escape(briee.__version__)} from files alone; this page loads nothing.",
+        "figures": json.dumps(drawn, separators=(",", ":")).replace("</", "<\\/"),
+        "plotly": _plotly(),
+    }
+    template = resources.files("briee.report").joinpath("template.html").read_text()
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+
+
+def holders(figures: Iterable[Figure], suffix: str = "") -> str:
+    """Where the figures will be drawn."""
+    return "\n".join(
+        f"<figure><h3>{escape(figure.title)}</h3>"
+        f'<div class="scroll"><div class="plot" id="{figure.key}{suffix}"></div></div>'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+        for figure in figures
+    )
+
+
+def run_table(runs: Sequence[RunContents]) -> str:
+    """One line per run."""
+    names = ("run", "seed", "state", "episodes", "solved after", "last return", "optimal", "seconds")
+    numeric = set(names) - {"run", "state"}
+    head = "".join(f'<th class="{"number" if name in numeric else ""}">{name}</th>' for name in names)
+    lines = []
+    for run in runs:
+        s = run.summary
+        state = "solved" if s.get("solved") else "finished" if s.get("finished") else "not finished"
+        cells = [
+            escape(run.title), run.config["seed"],
+            f'<span class="{"solved" if s.get("solved") else "other"}">{state}</span>',
+            _count(s.get("episodes", run.column("episodes")[-1])), _count(s.get("episodes_to_solve")),
+            _decimal(s.get("final_return", run.column("eval_return")[-1])), _decimal(s.get("optimal_return")),
+            _count((s.get("seconds") or {}).get("total")),
+        ]  # fmt: skip
+        row = (
+            f'<td class="{"number" if name in numeric else ""}">{cell}</td>'
+            for name, cell in zip(names, cells, strict=True)
+        )
+        lines.append(f"<tr>{''.join(row)}</tr>")
+    return f"<table id='runs'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def settings_table(runs: Sequence[RunContents]) -> str:
+    """All settings side by side; those that differ between runs first, and coloured."""
+    flat = [flatten(run.config) for run in runs]
+    names = list(dict.fromkeys(name for values in flat for name in values))
+    rows = {name: [json.dumps(values.get(name)) for values in flat] for name in names}
+    order = sorted(names, key=lambda name: len(set(rows[name])) == 1)
+    kinds: list[list[int]] = []  # runs with the same settings share a column
+    for index in range(len(runs)):
+        equal = next((kind for kind in kinds if flat[kind[0]] == flat[index]), None)
+        equal.append(index) if equal else kinds.append([index])
+    head = "".join(f"<th>{escape(', '.join(runs[i].label for i in kind))}</th>" for kind in kinds)
+    body = []
+    for name in order:
+        cells = "".join(f"<td><code>{escape(rows[name][kind[0]])}</code></td>" for kind in kinds)
+        mark = ' class="differs"' if len(set(rows[name])) > 1 else ""
+        body.append(f"<tr{mark}><td><code>{escape(name)}</code></td>{cells}</tr>")
+    table = (
+        f"<table id='settings'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    )
+    return f"<details><summary>Settings</summary><div class='scroll'>{table}</div></details>"
+
+
+def _manifests(runs: Sequence[RunContents]) -> str:
+    """Versions, machine and command of each run."""
+    parts = [
+        f"<h3>{escape(run.label)}</h3><p class='soft'>{escape(str(run.path))}</p>"
+        f"<pre>{escape(json.dumps(run.manifest, indent=2))}</pre>"
+        for run in runs
+    ]
+    return f"<details id='manifests'><summary>Versions, machine, commands</summary>{''.join(parts)}</details>"
+
+
+def _discovered(index: int, run: RunContents, figures: Sequence[Figure]) -> str:
+    """The figures of one run; only the first run's are shown at first."""
+    wide = [figure for figure in figures if figure.key == "map"]
+    rest = [figure for figure in figures if figure.key != "map"]
+    note = f"<p class='soft'>No picture of the latent states: {escape(run.note)}.</p>" if run.note else ""
+    suffix = f"-{index}"
+    shown = note + holders(wide, suffix) + f'<div class="pair">{holders(rest, suffix)}</div>'
+    return f'<section class="run" id="run{index}"{" hidden" if index else ""}>{shown}</section>'
+
+
+def _chooser(runs: Sequence[RunContents]) -> str:
+    options = "".join(f'<option value="run{i}">{escape(run.label)}</option>' for i, run in enumerate(runs))
+    return f'<select id="chooser" aria-label="run">{options}</select>'
+
+
+def _subtitle(runs: Sequence[RunContents]) -> str:
+    solved = sum(bool(run.summary.get("solved")) for run in runs)
+    when = max((str(run.manifest.get("ended") or "") for run in runs), default="")[:10]
+    many = f"{len(runs)} runs" if len(runs) > 1 else "one run"
+    return f"{many}, {solved} solved" + (f"; last one ended {when}" if when else "")
+
+
+def _plotly() -> str:
+    """plotly.js from the Python package, compressed: a third of its size."""
+    try:
+        source = resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+    except (ModuleNotFoundError, FileNotFoundError):
+        raise RunError("the report needs the package plotly: pip install plotly") from None
+    return base64.b64encode(gzip.compress(source, 9, mtime=0)).decode()
+
+
+def _file_name(run: RunContents) -> str:
+    c = run.config
+    name = f"{c['env']}-h{c['horizon']}-{c['algorithm']}-{c['preset']}-s{c['seed']}"
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def _count(value: Any) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _decimal(value: Any) -> str:
+    return "" if value is None else f"{value:.3f}"
