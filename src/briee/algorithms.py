@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from briee.config import BrieeConfig
+from briee.efficient_config import EfficientConfig
 from briee.rundir import RunSpec
 
 
@@ -22,13 +23,23 @@ class Entry(NamedTuple):
     summary: str
     path: str
     presets: Mapping[str, Callable[..., Any]]
+    siblings: Mapping[str, str] = {}
+
+    def home(self, preset: str) -> str:
+        """Where the class is that runs a preset: a sibling with a loop of its own, or the algorithm's."""
+        return self.siblings.get(preset, self.path)
 
 
 ALGORITHMS: dict[str, Entry] = {
     "briee": Entry(
         "representation learning, bonus and planning, interleaved (Algorithm 1)",
         "briee.briee:BRIEE",
-        {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+        {
+            "efficient": EfficientConfig.efficient,
+            "paper": BrieeConfig.paper,
+            "released": BrieeConfig.released,
+        },
+        {"efficient": "briee.efficient:Efficient"},
     ),
 }
 DEFAULT_ALGORITHM, DEFAULT_PRESET = "briee", "paper"
@@ -44,7 +55,7 @@ def preset(algorithm: str, name: str, horizon: int, env: str = "lock") -> Any:
 
 def build(spec: RunSpec) -> Any:
     """The algorithm of a run, on its environment."""
-    module, _, name = find(ALGORITHMS, spec.algorithm, "algorithm").path.partition(":")
+    module, _, name = find(ALGORITHMS, spec.algorithm, "algorithm").home(spec.preset).partition(":")
     sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments)
     return getattr(importlib.import_module(module), name)(sampler, spec.config)
 

@@ -27,7 +27,7 @@ def choose(algorithm: str | type, preset: str | None) -> Choice:
     if chosen not in entry.presets and chosen in algorithms.ALGORITHMS:
         algorithm, entry = chosen, algorithms.ALGORITHMS[chosen]
     algorithms.find(entry.presets, chosen, f"preset of {algorithm}")
-    module, _, name = entry.path.partition(":")
+    module, _, name = entry.home(chosen).partition(":")
     return Choice(getattr(importlib.import_module(module), name), algorithm, chosen)
 
 

@@ -86,7 +86,7 @@ class Efficient:
         settled = float(state.plan.chance) < self.config.explore.settled
         explore, second = (
             self.policy(state, "optimistic"),
-            self.policy(state, "mixed" if settled else "optimistic"),
+            self.policy(state, "greedy" if settled else "optimistic"),
         )
         batches = [
             self.sampler.rollout(policy, jax.random.fold_in(key, i), half)
