@@ -117,7 +117,7 @@ class RewardFreeBRIEE(BRIEE):
 def plan_reward(
     world: World, reward: Reward | None, config: LSVIConfig, num_actions: int, kind: Kind = "greedy"
 ) -> GreedyPolicy:
-    """Planning phase of Algorithm 4. `optimistic` adds the bonus of the world, as l. 2 of that phase does; `greedy`
+    """Planning phase of Algorithm 4. `optimistic` adds the bonus of the world, as printed there; `greedy`
     leaves it out, which is better when the data are many and the bonus still large.
 
     `reward` is a traceable function (level, observation) -> [A]; None: the recorded rewards. The regression

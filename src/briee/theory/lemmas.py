@@ -1,0 +1,184 @@
+"""What each lemma of the paper compares, measured: the left side, and the right side proved to be above it.
+
+Numbers follow the order in the paper: Lemma 3 and 4 one step back, 5 almost optimism, 6 covering, 7 uniform
+convergence, 9 and 10 reward-free, 11 bounded weights, 12 to 14 potentials, 15 bonus, 16 simulation.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from briee.theory.block import BlockMDP, occupancy, values
+from briee.theory.exploration import Iteration, Setting
+from briee.theory.oracle import aggregate, ridge_weights
+
+
+class Sides(NamedTuple):
+    """left <= right is the claim."""
+
+    left: float
+    right: float
+
+    @property
+    def holds(self) -> bool:
+        """Up to rounding."""
+        return self.left <= self.right + 1e-9 * max(1.0, abs(self.right))
+
+
+def data_distribution(step: Iteration, h: int) -> np.ndarray:
+    """The distribution [S, A] of D_h and D'_h together."""
+    return step.rho[h] if h == 0 else (step.rho[h] + step.beta[h]) / 2.0
+
+
+def reconstruction_error(setting: Setting, step: Iteration, h: int) -> float:
+    """Lemma 1, left: max over F_h of E (w_f'phi - E f)^2. The form is convex, so vertices decide; where the
+    class is only enclosed, this is the upper end."""
+    error = (step.model[h] - setting.mdp.transition[h]).reshape(-1, step.model.shape[-1])
+    form = np.einsum("i,is,it->st", data_distribution(step, h).ravel(), error, error)
+    return setting.discriminators[h].maximise(form[None])[2]
+
+
+def replearn_guarantee(setting: Setting, step: Iteration, h: int) -> Sides:
+    """Lemma 1."""
+    k = float((step.counts[h] + step.counts_prime[h]).sum())
+    return Sides(reconstruction_error(setting, step, h), setting.preset.zeta(step.n, k))
+
+
+def almost_optimism(setting: Setting, step: Iteration, zeta: float) -> Sides:
+    """Lemmas 2 and 5: V* - sqrt(A zeta) <= V-hat."""
+    slack = np.sqrt(setting.mdp.num_actions * zeta)
+    return Sides(setting.mdp.optimal_return - float(slack), step.optimistic_value)
+
+
+def simulation_lemma(
+    mdp: BlockMDP, model: np.ndarray, bonus: np.ndarray, policy: np.ndarray, printed: bool = False
+) -> tuple[float, float, float]:
+    """Lemma 16: the difference V_{P',r+b} - V_{P,r}, and both of its forms. `printed` takes P instead of P'
+    in the value function of the second form, as the paper's statement (not its proof of Theorem 3) does."""
+    there = values(model, mdp.reward + bonus, policy)
+    here = values(mdp.transition, mdp.reward, policy)
+    second = values(mdp.transition, mdp.reward + bonus, policy) if printed else there
+    shift = model - mdp.transition
+    forms = []
+    for world, V in ((model, here), (mdp.transition, second)):
+        d = occupancy(mdp.initial, world, policy)
+        forms.append(float(np.sum(d * (bonus + np.einsum("hsat,ht->hsa", shift, V[1:])))))
+    return float(mdp.initial @ (there[0] - here[0])), forms[0], forms[1]
+
+
+def mixture(mdp: BlockMDP, policy: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """rho, beta and gamma [H, S, A] when a single policy collected all data."""
+    d = occupancy(mdp.initial, mdp.transition, policy)
+    uniform = np.full(mdp.num_actions, 1.0 / mdp.num_actions)
+    rho = d.sum(axis=2)[..., None] * uniform
+    beta = np.zeros_like(rho)
+    beta[1:] = np.einsum("hsa,hsat->ht", rho[:-1], mdp.transition[:-1])[..., None] * uniform
+    return rho, beta, d
+
+
+def cell_norm(distribution: np.ndarray, labels: np.ndarray, num_latents: int, n: float, lam: float):
+    """|phi(s, a)|_{Sigma^-1} [S, A] for Sigma = n E phi phi' + lam I and one-hot phi."""
+    mass = np.zeros((num_latents, distribution.shape[1]))
+    np.add.at(mass, labels, distribution)
+    return 1.0 / np.sqrt(n * mass + lam)[labels]
+
+
+def one_step_back(
+    mdp: BlockMDP, rho: np.ndarray, gamma: np.ndarray, g: np.ndarray, policy: np.ndarray, n: float,
+    lam: float, bound: float, action_factor: float | None = None,
+) -> Sides:  # fmt: skip
+    """Lemma 4, in the true model. `action_factor` replaces |A| under the root, to see that it is needed."""
+    A, d, H = mdp.num_actions, mdp.dimension, mdp.horizon
+    factor = A if action_factor is None else action_factor
+    seen = occupancy(mdp.initial, mdp.transition, policy)
+    right = np.sqrt(factor * np.sum(rho[0] * g[0] ** 2))
+    for h in range(H - 1):
+        norm = cell_norm(gamma[h], mdp.truth[h], mdp.num_latents, n, lam)
+        inside = n * factor * np.sum(rho[h + 1] * g[h + 1] ** 2) + bound**2 * lam * d
+        right += np.sum(seen[h] * norm) * np.sqrt(inside)
+    return Sides(float(np.sum(seen * g)), float(right))
+
+
+def one_step_back_learned(
+    setting: Setting, step: Iteration, g: np.ndarray, policy: np.ndarray, zeta: float, bound: float,
+    action_factor: float | None = None,
+) -> Sides:  # fmt: skip
+    """Lemma 3, in the learned model, for g >= 0. `action_factor` replaces |A|^2 under the root."""
+    mdp, n, lam = setting.mdp, step.n, step.lam
+    A, d = mdp.num_actions, mdp.dimension
+    factor = A**2 if action_factor is None else action_factor
+    seen = occupancy(mdp.initial, step.model, policy)
+    right = float(np.sqrt(A * np.sum(step.rho[0] * g[0] ** 2)))
+    for h in range(mdp.horizon - 1):
+        norm = cell_norm(step.rho[h], step.decoders[h], mdp.num_latents, n, lam)
+        inside = n * factor * (np.sum(step.beta[h + 1] * g[h + 1] ** 2) + zeta) + bound**2 * lam * d
+        right += float(np.sum(seen[h] * np.minimum(norm * np.sqrt(inside), bound)))
+    return Sides(float(np.sum(seen * g)), right)
+
+
+def uniform_convergence(setting: Setting, step: Iteration, h: int, rng: np.random.Generator) -> float:
+    """Lemma 7: the constant that a random f and a random decoder need in place of its 28 (it may be < 0)."""
+    preset, mdp = setting.preset, setting.mdp
+    counts = step.counts[h] + step.counts_prime[h]
+    k, rho = float(counts.sum()), data_distribution(step, h)
+    f = setting.discriminators[h].sample(rng)
+    labels = setting.classes[h, rng.integers(setting.classes.shape[1])]
+    w = ridge_weights(counts, labels, mdp.num_latents, step.lam, f)[labels]  # [S, A]
+    truth = mdp.transition[h] @ f
+    expected = float(np.sum(rho * (w - truth) ** 2))
+    difference = (w[..., None] - f) ** 2 - (truth[..., None] - f) ** 2
+    empirical = float(np.sum(counts * difference)) / k
+    return (abs(expected - empirical) - 0.5 * expected) * 28.0 / (preset.epsilon_tilde(k) / 2.0)
+
+
+def bounded_weights(setting: Setting, step: Iteration, h: int, rng: np.random.Generator) -> Sides:
+    """Lemma 11: |w_f| <= L = max |f|, for a random f."""
+    f = setting.discriminators[h].sample(rng)
+    counts = step.counts[h] + step.counts_prime[h]
+    w = ridge_weights(counts, step.decoders[h], setting.mdp.num_latents, step.lam, f)
+    return Sides(float(np.abs(w).max()), float(np.abs(f).max()))
+
+
+def bonus_ratio(setting: Setting, step: Iteration) -> tuple[float, float]:
+    """Lemma 15: the smallest and largest ratio of the empirical to the population's norm over all of Phi."""
+    low, high = np.inf, 0.0
+    for h in range(setting.mdp.horizon):
+        for labels in setting.classes[h]:
+            cells = aggregate(step.counts[h], labels, setting.mdp.num_latents).sum(axis=-1)[labels]
+            population = cell_norm(step.rho[h], labels, setting.mdp.num_latents, step.n, step.lam)
+            ratio = 1.0 / np.sqrt(cells + step.lam) / population
+            low, high = min(low, ratio.min()), max(high, ratio.max())
+    return float(low), float(high)
+
+
+def potential(G: np.ndarray, lam: float) -> tuple[Sides, Sides, Sides]:
+    """Lemmas 12 and 13 for G [N, d, d] with eigenvalues and traces of at most 1.
+
+    First, sum tr(G_n M_{n-1}^-1) <= 2 ln det(M_N) / det(lam I); second, ln det(M_N) / det(lam I) <= d ln(1 +
+    N / (d lam)); third, the second with a factor of 2 on its left, as printed.
+    """
+    N, d, _ = G.shape
+    M, total = lam * np.eye(d), 0.0
+    for step in G:
+        total += float(np.trace(np.linalg.solve(M, step)))
+        M = M + step
+    volume = float(np.linalg.slogdet(M)[1] - d * np.log(lam))
+    right = d * float(np.log1p(N / (d * lam)))
+    return Sides(total, 2.0 * volume), Sides(volume, right), Sides(2.0 * volume, right)
+
+
+def generalised_potential(theta: np.ndarray, lam: float) -> Sides:
+    """Lemma 14 for theta [T + 1, d] with |theta_t| <= L sqrt(d) and lam >= L^2 d; Sigma_t sums theta_1..t."""
+    T, d = len(theta) - 1, theta.shape[1]
+    M, total = lam * np.eye(d), 0.0
+    for now, later in pairwise(theta):
+        M = M + np.outer(now, now)
+        total += float(np.linalg.norm(np.linalg.solve(M, later)))
+    return Sides(total, 2.0 * float(np.sqrt(d * T / lam)))
+
+
+def total_variation(mdp: BlockMDP, step: Iteration, policy: np.ndarray) -> float:
+    """Thm. 6, left: sum over h of E_d |P* - P-hat|_1."""
+    d = occupancy(mdp.initial, mdp.transition, policy)
+    return float(np.sum(d * np.abs(mdp.transition - step.model).sum(axis=-1)))
