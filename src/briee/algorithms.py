@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from briee.baselines import BASELINES
 from briee.config import BrieeConfig
 from briee.efficient_config import EfficientConfig
 from briee.rundir import RunSpec
@@ -42,6 +43,7 @@ ALGORITHMS: dict[str, Entry] = {
         {"efficient": "briee.efficient:Efficient"},
     ),
 }
+ALGORITHMS |= {name: Entry(*about) for name, about in BASELINES.items()}
 DEFAULT_ALGORITHM, DEFAULT_PRESET = "briee", "paper"
 HOST_ENVIRONMENTS = 16
 """Copies of an environment that are stepped together where it cannot be compiled."""
