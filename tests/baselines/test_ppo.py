@@ -1,0 +1,90 @@
+"""PPO: advantages by hand, one scan or many calls, random streams, the bonus of RND, and that it learns."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.baselines.config import PpoConfig
+from briee.baselines.ppo import Ppo, PpoRnd, advantages
+from briee.envs import CombinationLock, PureVectorEnv
+from briee.envs.host import HostSampler
+from briee.rollout import ScanSampler, evaluate
+
+H, A = 2, 3
+CONFIG = replace(PpoConfig.paper(H), workers=40, minibatch=20, rounds=2)
+RND = replace(PpoConfig.paper_rnd(H), workers=40, minibatch=20, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def lock():
+    return CombinationLock(horizon=H, num_actions=A, step_reward=0.1, anti_reward=0.0, instance_seed=3)
+
+
+@pytest.fixture(scope="module")
+def algorithm(lock):
+    return Ppo(ScanSampler(lock), CONFIG)
+
+
+def same(one, two, rtol=0.0):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+
+
+def test_advantages_add_no_value_beyond_the_horizon():
+    reward, value = jnp.array([[1.0, 2.0, 3.0]]), jnp.array([[0.5, 0.25, 0.125]])
+    delta = [1 + 0.9 * 0.25 - 0.5, 2 + 0.9 * 0.125 - 0.25, 3 - 0.125]
+    expected = [delta[0] + 0.72 * (delta[1] + 0.72 * delta[2]), delta[1] + 0.72 * delta[2], delta[2]]
+    np.testing.assert_allclose(advantages(reward, value, 0.9, 0.8)[0], expected, rtol=1e-6)
+
+
+def test_ppo_learns_the_dense_lock(algorithm):
+    state, returns = algorithm.init(jax.random.key(0)), np.zeros(1)
+    for _ in range(60):
+        state = algorithm.update(state)
+        returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(5), 100)
+        if returns.min() > 1.09:
+            break
+    assert returns.min() > 1.09, f"after {int(state.episodes)} episodes the mean is {returns.mean()}"
+    assert int(state.episodes) == 80 * int(state.iteration)
+    assert int(state.env_steps) == H * int(state.episodes)
+
+
+def test_rounds_in_one_scan_equal_rounds_apart_and_on_the_host(algorithm, lock):
+    start = algorithm.init(jax.random.key(1))
+    together = algorithm.update(start)
+    again = algorithm.update(start)
+    same(together.learner, again.learner)
+    host = Ppo(HostSampler(PureVectorEnv(lock, 40)), CONFIG)  # type: ignore[arg-type]
+    apart = host.update(host.init(jax.random.key(1)))
+    same(together.learner, apart.learner, rtol=2e-3)
+    np.testing.assert_allclose(together.explore_return, apart.explore_return, rtol=1e-4)
+    assert together.reached_level == apart.reached_level
+    shapes = lambda state: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]  # noqa: E731
+    assert shapes(start) == shapes(together)
+
+
+def test_every_worker_has_its_own_random_stream(algorithm):
+    policy = algorithm.policy(algorithm.init(jax.random.key(1)), "optimistic")
+    actions = np.asarray(algorithm.sampler.rollout(policy, jax.random.key(2), 40).action)
+    assert len(np.unique(actions, axis=0)) > 5
+
+
+def test_the_bonus_of_distillation_falls_as_states_become_known(lock):
+    algorithm = PpoRnd(ScanSampler(lock), RND)
+    state = algorithm.init(jax.random.key(0))
+    target = state.learner.target
+    bonus = []
+    for _ in range(12):
+        state = algorithm.update(state)
+        bonus.append(algorithm.metrics(state)["intrinsic_return"])
+    assert bonus[0] > 10
+    assert bonus[-1] < bonus[0] / 2
+    same(state.learner.target, target)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="minibatch must be >= 1, got 0"):
+        replace(CONFIG, minibatch=0)
