@@ -55,7 +55,9 @@ def test_pure_environments_are_compiled_and_others_stepped_on_the_host():
     cut = adapt(make_env(), horizon=1).sampler
     assert isinstance(cut, HostSampler)
     assert cut.horizon == 1
-    changed = gym.wrappers.TransformReward(gym.make("briee/CombinationLock-v0", horizon=H), lambda r: 2 * r)
+    changed = gym.wrappers.TransformReward(
+        gym.make("briee/CombinationLock-v0", horizon=H), lambda r: 2 * float(r)
+    )
     assert isinstance(adapt(changed).sampler, HostSampler)
     assert adapt(gym.make("FrozenLake-v1")).sampler.horizon == 100
     assert adapt("lock", 4).sampler.horizon == 4

@@ -348,7 +348,7 @@ def _rebuild(about: dict[str, Any], env: Any) -> Agent:
     name, preset = stored["algorithm"], stored["preset"]
     default = algorithms.preset(name, preset, stored["horizon"], stored["env"])
     config = config_from_json(default, stored["config"])
-    kind = BRIEE if issubclass(choose(name, preset).kind, choose("briee", None).kind) else Agent
+    kind = BRIEE if name == algorithms.DEFAULT_ALGORITHM else Agent
     return kind(adapted, preset, algorithm=name, config=config, seed=stored["seed"])
 
 

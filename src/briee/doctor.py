@@ -1,0 +1,204 @@
+"""`briee doctor ENV`: in a minute, whether an environment looks like one that BRIEE can handle.
+
+It plays uniformly random episodes and asks of each level: can the next observation be predicted from the
+current one and the action, better than from the action alone, and how many distinct predictions are there?
+In a block MDP these are as many as there are latent states with different futures. Random play sees only what
+random play reaches, and the answers say so.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from briee.adapt import Adapted, adapt
+from briee.rollout import ScanSampler, UniformPolicy
+
+Mark = Literal["ok", "note", "warning"]
+DISCRIMINATORS = 8
+"""Random functions of the next observation that are predicted."""
+COMPONENTS = 16
+"""Directions in which observations vary most; the others are taken for noise."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence of the doctor."""
+
+    mark: Mark
+    text: str
+
+
+@dataclass(frozen=True)
+class LevelFacts:
+    """What random episodes tell about one level."""
+
+    level: int
+    explained: float
+    """Share of the variance of s' in held-out episodes that (s, a) predicts beyond a alone."""
+    rank: int
+    """Directions of the prediction that rise above shuffled data; latent states are about one more."""
+
+
+def examine(
+    env: Any, horizon: int | None = None, episodes: int | None = None, seed: int = 0
+) -> list[Finding]:
+    """Findings about an environment by name or as an object; `ValueError` where it cannot be used at all."""
+    adapted = adapt(env, horizon)
+    sampler = adapted.sampler
+    findings = [
+        Finding("ok", f"{adapted.name}: {sampler.num_actions} actions, observations of shape "
+                f"{sampler.observation_shape}, episodes of {sampler.horizon} steps"),
+    ]  # fmt: skip
+    policy, key = UniformPolicy(sampler.num_actions), jax.random.key(seed)
+    again = [np.asarray(sampler.rollout(policy, key, 8).observation) for _ in range(2)]
+    findings.append(_repeatable(np.array_equal(again[0], again[1])))
+    if episodes is None:
+        episodes = 2000 if isinstance(sampler, ScanSampler) else 1000
+    sampler.rollout(policy, key, episodes if isinstance(sampler, ScanSampler) else 8)  # compiles
+    began = time.perf_counter()
+    data = sampler.rollout(policy, key, episodes)
+    observation, action, reward = (np.asarray(x) for x in (data.observation, data.action, data.reward))
+    seconds = time.perf_counter() - began
+    findings += [
+        _speed(adapted, episodes * sampler.horizon / seconds),
+        _rewards(reward, sampler.optimal_return),
+        *_horizon(observation, sampler.horizon),
+    ]
+    levels = np.unique(np.linspace(0, sampler.horizon - 1, min(sampler.horizon, 6)).astype(int))
+    facts = [level_facts(observation, action, int(h), sampler.num_actions, seed) for h in levels]
+    return findings + _predictability(facts)
+
+
+def level_facts(
+    observation: np.ndarray, action: np.ndarray, level: int, num_actions: int, seed: int
+) -> LevelFacts:
+    """Predict the main directions of the observation after `level`, [E, H + 1, ...], on held-out episodes."""
+    rng = np.random.default_rng([seed, level])
+    now, later = (
+        _main_directions(observation[:, t].reshape(len(observation), -1)) for t in (level, level + 1)
+    )
+    if now is None or later is None:
+        return LevelFacts(level, 0.0, 0)
+    phi = np.hstack([now, np.ones((len(now), 1))])
+    target = np.hstack([later, np.tanh(later @ rng.normal(size=(later.shape[1], DISCRIMINATORS)))])
+    half = len(phi) // 2
+    predicted, shuffled, left, before = [], [], 0.0, 0.0
+    for a in range(num_actions):
+        rows = np.flatnonzero(action[:, level] == a)
+        one, two = rows[rows < half], rows[rows >= half]
+        if len(one) < 8 or len(two) < 8:
+            continue
+        centred = target - target[one].mean(0)
+        guess, mixed = _ridge(phi[one], centred[one], phi), rng.permutation(one)
+        predicted.append(guess)
+        shuffled.append(_ridge(phi[one], centred[mixed], phi))
+        left += float(((centred - guess)[two] ** 2).sum())
+        before += float((centred[two] ** 2).sum())
+    if before == 0.0:
+        return LevelFacts(level, 0.0, 0)
+    real, noise = _singular_values(np.hstack(predicted)), _singular_values(np.hstack(shuffled))
+    return LevelFacts(level, max(0.0, 1 - left / before), int((real > 1.5 * noise[0]).sum()))
+
+
+def _predictability(facts: list[LevelFacts]) -> list[Finding]:
+    told = [fact for fact in facts if fact.explained > 0.05]
+    found = []
+    if told:
+        best = max(fact.explained for fact in told)
+        levels = ", ".join(str(fact.level) for fact in told)
+        found.append(Finding("ok", "the next observation is predicted on held-out "
+            f"episodes, up to {best:.0%} of what the action leaves open (levels {levels})"))  # fmt: skip
+        most = max(fact.rank for fact in told) + 1
+        found.append(Finding("ok", f"what follows tells about {most} latent states apart, in the level that "
+            f"shows most of them; random play may miss others, so take num_latents={most + 1} or more",
+        ))  # fmt: skip
+        if best > 0.9:
+            found.append(Finding("warning", "the next observation is almost a linear function of the current "
+                "one: that looks like continuous dynamics rather than a few latent states, for which "
+                "BRIEE is made"))  # fmt: skip
+        elif most > 10:
+            found.append(Finding("note", "so many directions can also mean that the dynamics are continuous: "
+                "the estimate cannot tell a large block MDP from one that is none"))  # fmt: skip
+    else:
+        found.append(Finding("warning", "the next observation looks unrelated to the current one beyond the "
+            "action, on random episodes: either one latent state per level is all that random play sees, or "
+            "there are too few episodes for so rich observations"))  # fmt: skip
+    if len(told) < len(facts) and told:
+        rest = ", ".join(str(fact.level) for fact in facts if fact not in told)
+        found.append(Finding("note", f"levels {rest} show one latent state only, or nothing that random "
+            "episodes could tell; exploration may find more there"))  # fmt: skip
+    return found
+
+
+def _repeatable(same: bool) -> Finding:
+    if same:
+        return Finding("ok", "one seed gives one episode: runs are repeatable")
+    return Finding("warning", "one seed gave two different episodes: the environment ignores the seed of "
+        "reset, so no run on it is repeatable")  # fmt: skip
+
+
+def _speed(adapted: Adapted, steps: float) -> Finding:
+    how = "compiled" if adapted.sampler.pure is not None else "stepped on the host"
+    need = 50 * adapted.sampler.horizon * adapted.sampler.horizon
+    return Finding("ok" if need / steps < 60 else "warning", f"{steps:,.0f} random steps per second, {how}: "
+        f"about {need / steps:.2g} s to collect 50 episodes for each level")  # fmt: skip
+
+
+def _rewards(reward: np.ndarray, optimal: float | None) -> Finding:
+    returns = reward.sum(axis=1)
+    best = "" if optimal is None else f"; the optimal return is {optimal:.3g}"
+    seen = f"returns of random play: mean {returns.mean():.3g}, best {returns.max():.3g}{best}"
+    if not reward.any():
+        return Finding("note", "random play never saw a reward: exploration has to find it" + best)
+    return Finding("ok", seen)
+
+
+def _horizon(observation: np.ndarray, horizon: int) -> list[Finding]:
+    """Levels at which every episode stands still are waste, and so are observations that never change."""
+    moving = (
+        (observation[:, 1:] != observation[:, :-1]).reshape(len(observation), horizon, -1).any(axis=(0, 2))
+    )
+    last = int(np.flatnonzero(moving).max(initial=-1)) + 1
+    if last == 0:
+        return [Finding("warning", "no observation ever changed")]
+    found = []
+    if last < horizon:
+        found.append(Finding("note", f"no random episode went beyond step {last} of {horizon}: a shorter "
+            "horizon would do for what random play sees"))  # fmt: skip
+    if horizon > 100:
+        found.append(Finding("warning", f"{horizon} steps mean {horizon} decoders to learn; pass a shorter "
+            "horizon if the task allows it"))  # fmt: skip
+    return found
+
+
+def _main_directions(rows: np.ndarray) -> np.ndarray | None:
+    """The principal components of rows [E, D], scaled by one number; None where nothing varies."""
+    centred = rows - rows.mean(axis=0)
+    if rows.shape[1] > 256:  # pictures: their directions among a sample of the rows
+        basis = np.linalg.svd(centred[:512], full_matrices=False)[2][:COMPONENTS]
+    else:
+        basis = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :COMPONENTS].T
+    found = centred @ basis.T
+    spread = found.std(axis=0).max(initial=0.0)
+    return found / spread if spread > 1e-6 else None
+
+
+def _singular_values(rows: np.ndarray) -> np.ndarray:
+    """Of centred rows, descending."""
+    centred = rows - rows.mean(0)
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(centred.T @ centred)[::-1], 0.0))
+
+
+def _ridge(phi: np.ndarray, target: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """Predictions at `where` of the ridge regression of `target` on `phi`."""
+    lam = 0.01 * len(phi)
+    return where @ np.linalg.solve(phi.T @ phi + lam * np.eye(phi.shape[1]), phi.T @ target)
+
+
+def lines(findings: list[Finding]) -> list[str]:
+    """The findings as the command prints them."""
+    signs = {"ok": "+", "note": "·", "warning": "!"}
+    return [f"{signs[finding.mark]} {finding.text}" for finding in findings]

@@ -1,0 +1,47 @@
+"""The doctor: what it says is true of environments whose structure is known."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from briee.doctor import examine, level_facts, lines
+
+
+def block_data(num_latents: int, episodes: int = 2000, noise: float = 0.1):
+    """One step of a block MDP with two actions: action 0 keeps the latent state, action 1 draws another."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, num_latents, episodes)
+    action = rng.integers(0, 2, (episodes, 1))
+    second = np.where(action[:, 0] == 0, first, rng.integers(0, num_latents, episodes))
+    rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    emit = np.stack([np.eye(8)[first], np.eye(8)[second]], axis=1) @ rotation
+    return emit + noise * rng.normal(size=emit.shape), action
+
+
+@pytest.mark.parametrize("num_latents", [2, 3, 5])
+def test_latent_states_are_counted_by_what_follows_them(num_latents):
+    facts = level_facts(*block_data(num_latents), 0, 2, seed=0)
+    assert facts.rank + 1 == num_latents
+    assert 0.3 < facts.explained < 0.6  # all of the variance after one action of two, but for the noise
+
+
+def test_one_latent_state_and_no_variation_explain_nothing():
+    observations, action = block_data(1)
+    assert level_facts(observations, action, 0, 2, seed=0).explained < 0.02
+    assert level_facts(np.zeros_like(observations), action, 0, 2, seed=0).rank == 0
+
+
+def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
+    lock = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3)
+    said = "\n".join(lines(examine(lock, episodes=600)))
+    assert "lock: 3 actions, observations of shape (8,), episodes of 2 steps" in said
+    assert "what follows tells about 2 latent states apart" in said
+    assert "the optimal return is 1" in said
+    assert "continuous" not in said
+    pole = "\n".join(lines(examine(gym.make_vec("CartPole-v1", num_envs=16), 8, episodes=200)))
+    assert "looks like continuous dynamics" in pole
+
+
+def test_what_cannot_be_used_is_refused():
+    with pytest.raises(ValueError, match="Pendulum-v1 has continuous actions"):
+        examine(gym.make("Pendulum-v1"))
