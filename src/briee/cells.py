@@ -1,4 +1,4 @@
-"""Planning on counts of cells (latent state, action): explore where a discovery is likeliest, exploit rewards.
+"""Planning on counts of cells (latent state, action): explore where a discovery is likeliest, exploit.
 
 Symbols: L = K + 1 labels per level, the last for observations unlike all known states; N[h, c, a, c'] counts.
 """

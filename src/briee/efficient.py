@@ -1,8 +1,8 @@
 """The sample-efficient sibling of Algorithm 1: the same loop, other parts; see docs/efficient.md.
 
-Collect whole episodes and keep all their transitions in strata (`briee.strata`); refit the decoders of levels
-whose data grew, by variable projection (`briee.varpro`); plan on counts of (latent state, action) cells to where
-a discovery is likeliest (`briee.cells`). An update is a pure function of the state.
+Collect whole episodes and keep all their transitions in strata (`briee.strata`); refit the decoders of
+levels whose data grew, by variable projection (`briee.varpro`); plan on counts of (latent state, action)
+cells to where a discovery is likeliest (`briee.cells`). An update is a pure function of the state.
 """
 
 import os
@@ -28,7 +28,7 @@ from briee.varpro import fit_level
 
 
 class EfficientState(eqx.Module):
-    """Everything that one update hands to the next. Decoders and growth have H + 1 levels, data and plan H."""
+    """What one update hands to the next. Decoders and growth have H + 1 levels, data and plan H."""
 
     key: PRNGKeyArray
     iteration: Int[np.ndarray, ""]

@@ -9,7 +9,7 @@ from briee.config import EvaluationConfig
 class StrataConfig:
     """The data that is kept."""
 
-    rows: int = 1024
+    rows: int = 768
     """Transitions kept per level; a full level takes a new one at the cost of its largest stratum."""
     fit_rows: int = 512
     """Transitions of a level that a fit sees, as many from each stratum as there are."""
@@ -47,7 +47,7 @@ class RefitConfig:
 
     min_rows: int = 40
     """Rows that a level needs for its first fit."""
-    growth: float = 3.0
+    growth: float = 6.0
     """A level is due when its strata and those before it have grown by this factor in logarithm, summed."""
     max_levels: int = 8
     """Levels fitted in one update, at most: those that grew most."""

@@ -1,7 +1,7 @@
 """A level's latent states as the learner knows them: a linear decoder, and what lies far from all of them.
 
-Symbols: n observations of dimension D, K latent states; white coordinates z = W (s - mean), in which the noise
-around a latent state is about standard normal.
+Symbols: n observations of dimension D, K latent states; white coordinates z = W (s - mean), in which the
+noise around a latent state is about standard normal.
 """
 
 import equinox as eqx

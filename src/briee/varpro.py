@@ -1,7 +1,7 @@
 """A level's decoder by variable projection: all regression weights are eliminated in closed form.
 
 Symbols: D_h rows (s, a, r, s') of level h, F targets [n, T] (directions of s' and the reward), psi(s) soft
-latent states [n, K], G indicators of the previous (label, action), lam ridge, V [D, d] the decoder's subspace.
+latent states [n, K], G indicators of the previous (label, action), lam ridge, V [D, d] basis of the decoder.
 """
 
 from typing import NamedTuple
@@ -83,8 +83,8 @@ def discriminators(
 ) -> Float[Array, "n T"]:
     """The next observations y, in white coordinates, along the T directions v that maximise
     v^T (C + B) v: C their covariance and B that of the means of the groups (label, action), each shrunk by
-    n_g / (n_g + 3). White noise has variance 1 in every direction, so what stands out in C tells latent states
-    apart, and what stands out in B can be predicted. Scaled to a mean square of 1."""
+    n_g / (n_g + 3). White noise has variance 1 in every direction, so what stands out in C tells latent
+    states apart, and what stands out in B can be predicted. Scaled to a mean square of 1."""
     n = jnp.maximum(weight.sum(), 1.0)
     y = (y - (weight @ y) / n) * weight[:, None]
     one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
@@ -234,8 +234,8 @@ def solve(
 def recentre(
     problem: Problem, A: Float[Array, "K d"], b: Float[Array, " K"], steps: int
 ) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """Keep the partition's subspace, the row space of A, but put the borders midway between the centres of the
-    states, by Lloyd steps; a state without an observation gets none in future."""
+    """Keep the partition's subspace, the row space of A, but put the borders midway between the centres of
+    the states, by Lloyd steps; a state without an observation gets none in future."""
     K, d = A.shape
     points, weight = joined(problem)
     rows = A - A.mean(0)

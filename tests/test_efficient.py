@@ -1,0 +1,173 @@
+"""The sample-efficient preset: the contract of an algorithm, and that it opens locks with few episodes."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.efficient import Efficient
+from briee.efficient_config import EfficientConfig, StrataConfig
+from briee.envs import CombinationLock, RandomBlockMDP
+from briee.rollout import ScanSampler, evaluate
+
+H = 5
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+    config = EfficientConfig(strata=StrataConfig(rows=256, fit_rows=256))
+    return Efficient(ScanSampler(CombinationLock(horizon=H, instance_seed=2)), config)
+
+
+@pytest.fixture(scope="module")
+def trained(algorithm):
+    state = algorithm.init(jax.random.key(0))
+    for _ in range(4):
+        state = algorithm.update(state)
+    return state
+
+
+def same(one, two) -> bool:
+    def equal(a, b):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        a, b = np.asarray(a), np.asarray(b)
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+    return jax.tree.all(jax.tree.map(equal, one, two))
+
+
+def test_updates_count_every_episode_and_keep_every_transition(algorithm, trained):
+    E = algorithm.config.explore.episodes
+    assert int(trained.iteration) == 4
+    assert int(trained.episodes) == 4 * E
+    assert int(trained.env_steps) == 4 * E * H
+    np.testing.assert_array_equal(trained.strata.weight.sum(1), [4 * E] * H)
+
+
+def test_every_leaf_of_the_state_is_an_array_and_keeps_its_shape(algorithm, trained):
+    before = algorithm.init(jax.random.key(0))
+    shapes = lambda state: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]  # noqa: E731
+    assert shapes(before) == shapes(trained)
+    assert jax.tree.structure(before) == jax.tree.structure(trained)
+
+
+def test_an_update_is_a_pure_function_of_the_state(algorithm, trained):
+    assert same(algorithm.update(trained), algorithm.update(trained))
+    other = algorithm.update(algorithm.init(jax.random.key(1)))
+    assert not np.array_equal(
+        other.strata.action, algorithm.update(algorithm.init(jax.random.key(0))).strata.action
+    )
+
+
+def test_workers_change_nothing(algorithm, trained):
+    two = Efficient(algorithm.sampler, replace(algorithm.config, workers=2))
+    assert same(algorithm.update(trained), two.update(trained))
+
+
+class Blindfold:
+    """A sampler that hides the latent states and leaves nothing else out."""
+
+    def __init__(self, sampler):
+        self.sampler = sampler
+        self.pure = None
+        self.optimal_return = None
+        self.horizon, self.num_actions = sampler.horizon, sampler.num_actions
+        self.observation_shape = sampler.observation_shape
+
+    def rollout(self, policy, key, episodes, deviation=None):
+        trajectories = self.sampler.rollout(policy, key, episodes, deviation)
+        return replace(trajectories, latent=jnp.full_like(trajectories.latent, -1))
+
+
+def test_latent_states_never_reach_the_learner(algorithm, trained):
+    blind = Efficient(Blindfold(algorithm.sampler), algorithm.config)
+    one, two = algorithm.update(trained), blind.update(trained)
+    assert np.isnan(two.reached_level)
+    assert same(replace(one, reached_level=two.reached_level), two)
+
+
+def test_labels_are_those_of_the_decoders_that_are_stored(trained):
+    for h in range(H):
+        decoder, after = (jax.tree.map(lambda leaf, i=i: leaf[i], trained.decoder) for i in (h, h + 1))
+        filled = np.asarray(trained.strata.action[h]) >= 0
+        label, following = (
+            decoder.label(trained.strata.observation[h]),
+            after.label(trained.strata.next_observation[h]),
+        )
+        np.testing.assert_array_equal(np.asarray(label)[filled], np.asarray(trained.strata.label[h])[filled])
+        np.testing.assert_array_equal(
+            np.asarray(following)[filled], np.asarray(trained.strata.next_label[h])[filled]
+        )
+
+
+def test_levels_are_fitted_when_their_data_grew(algorithm, trained):
+    first = algorithm.collect(algorithm.init(jax.random.key(0)))
+    assert algorithm.due(first) == []  # too few rows yet
+    grown = replace(trained, growth=jnp.zeros(H + 1).at[3].set(100.0).at[1].set(7.0))
+    assert algorithm.due(grown) == [1, 3]
+    fitted = algorithm.represent(grown)
+    np.testing.assert_array_equal(fitted.growth, 0.0)
+    assert algorithm.metrics(fitted)["levels_refit"] == 2
+    one = Efficient(
+        algorithm.sampler, replace(algorithm.config, refit=replace(algorithm.config.refit, max_levels=1))
+    )
+    assert one.due(grown) == [3]
+
+
+def train(environment, config: EfficientConfig, episodes: int, seed: int):
+    """Train until five evaluations in a row are perfect, or the budget is used up."""
+    algorithm = Efficient(ScanSampler(environment), config)
+    state, streak, optimum = algorithm.init(jax.random.key(seed)), 0, environment.optimal_return
+    while state.episodes < episodes and streak < 5:
+        state = algorithm.update(state)
+        key = jax.random.fold_in(jax.random.key(seed + 1), int(state.iteration))
+        returns = evaluate(algorithm.sampler, algorithm.policy(state, "greedy"), key, 20)
+        streak = streak + 1 if (returns >= optimum - 1e-5).all() else 0
+    return algorithm, state, streak
+
+
+def test_a_lock_is_opened_with_few_episodes_and_decoded(algorithm):
+    lock = algorithm.sampler.pure
+    algorithm, state, streak = train(lock, algorithm.config, episodes=900, seed=3)
+    assert streak == 5
+    for h in range(1, H):
+        keys = jax.random.split(jax.random.key(h), 100)
+        good, bad = (
+            jax.vmap(lambda key, z=z, h=h: lock.emit(z, h, key))(keys) for z in (jnp.int32(0), jnp.int32(2))
+        )
+        psi_good, psi_bad = algorithm.decode(state, h, good), algorithm.decode(state, h, bad)
+        np.testing.assert_allclose(psi_good.sum(1), 1.0, rtol=1e-5)
+        assert not set(np.asarray(psi_good.argmax(1))) & set(np.asarray(psi_bad.argmax(1)))
+
+
+def test_exploration_turns_half_greedy_when_nothing_is_left_to_discover(algorithm, trained):
+    settled = replace(trained, plan=replace(trained.plan, chance=jnp.float32(0.0)))
+    one, two = algorithm.collect(settled), algorithm.collect(trained)
+    half = algorithm.config.explore.episodes // 2
+    rows = slice(int(trained.episodes), int(trained.episodes) + 2 * half)
+    a, b = (np.asarray(s.strata.action[:, rows]) for s in (one, two))
+    np.testing.assert_array_equal(a[:, :half], b[:, :half])
+    assert not np.array_equal(a[:, half:], b[:, half:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "latents", "episodes"),
+    [({}, 3, 1800), ({"distractors": 20}, 3, 4000), ({}, 6, 2500), ({"noise": 0.2}, 3, 3000)],
+)
+def test_the_same_settings_open_harder_locks(arguments, latents, episodes):
+    lock = CombinationLock(horizon=12, instance_seed=31, **arguments)
+    _, _, streak = train(lock, EfficientConfig(num_latents=latents), episodes, seed=31)
+    assert streak == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [31, 32, 33])
+def test_random_block_mdps_are_solved(seed):
+    environment = RandomBlockMDP(horizon=8, num_latents=4, instance_seed=seed)
+    algorithm, state, _ = train(environment, EfficientConfig(num_latents=4), 2500, seed)
+    value = evaluate(algorithm.sampler, algorithm.policy(state, "greedy"), jax.random.key(9), 2000).mean()
+    assert value >= 0.95 * environment.optimal_return
