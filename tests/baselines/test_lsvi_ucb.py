@@ -116,8 +116,8 @@ def test_the_median_distance_of_the_lock_is_about_five():
 
 @pytest.mark.parametrize("reading", ["joint", "product"])
 def test_random_fourier_features_open_a_lock(sampler, reading):
-    config = LsviRffConfig(beta=0.4, clip=2.0, episodes_per_update=50, buffer_size=2000, dimension=60)
-    algorithm = LsviUcbRff(sampler, replace(config, reading=reading))
+    config = replace(LsviRffConfig.paper(H), episodes_per_update=50, buffer_size=2000, dimension=100)
+    algorithm = LsviUcbRff(sampler, replace(config, bandwidth=3.0, reading=reading))
     state, returns = algorithm.init(jax.random.key(0)), np.zeros(1)
     for _ in range(12):
         state = algorithm.update(state)

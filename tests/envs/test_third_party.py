@@ -1,5 +1,8 @@
 """Environments of other projects through Episodic and the host sampler; skipped where not installed."""
 
+# pyright: reportMissingImports=false
+# The other projects are extras; their tests are skipped without them.
+
 from __future__ import annotations
 
 from typing import Any

@@ -7,6 +7,9 @@ replay buffer of DQN, which starts empty.
 The library is the extra `sb3` of this package and imported where it is used.
 """
 
+# pyright: reportMissingImports=false
+# Stable-Baselines3 and PyTorch are an extra, imported where they are used.
+
 import contextlib
 import random
 import warnings
@@ -88,9 +91,10 @@ class Sb3:
     def plan(self, state: Sb3State) -> Sb3State:
         """Train on new episodes, from the state's parameters and with random numbers of its iteration."""
         seed = _seed(state.key, int(state.iteration) + 1)
-        with _private_randomness(seed):
-            if self._model is None:
+        if self._model is None:
+            with _private_randomness(seed):
                 self._model = self._new_model()
+        with _private_randomness(seed):
             model = self._model
             _load(model, state.parameters, state.optimizer)
             model.env.seed(seed)
