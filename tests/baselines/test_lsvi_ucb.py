@@ -116,10 +116,10 @@ def test_the_median_distance_of_the_lock_is_about_five():
 
 @pytest.mark.parametrize("reading", ["joint", "product"])
 def test_random_fourier_features_open_a_lock(sampler, reading):
-    config = replace(LsviRffConfig.paper(H), episodes_per_update=50, buffer_size=2000, dimension=100)
-    algorithm = LsviUcbRff(sampler, replace(config, bandwidth=3.0, reading=reading))
+    config = replace(LsviRffConfig.paper(H), buffer_size=4000, reading=reading)
+    algorithm = LsviUcbRff(sampler, config)
     state, returns = algorithm.init(jax.random.key(0)), np.zeros(1)
-    for _ in range(12):
+    for _ in range(6):
         state = algorithm.update(state)
         returns = evaluate(sampler, algorithm.policy(state), jax.random.key(5), 100)
         if returns.min() == 1.0:
