@@ -1,5 +1,6 @@
 """The public contract suite: agents that keep their promises pass, others are caught."""
 
+import random
 from dataclasses import replace
 
 import jax
@@ -13,14 +14,24 @@ from briee.choose import with_value
 from briee.testing import check_agent, equal
 from test_agent import make_env, tiny
 
+SLOW = pytest.mark.slow
+PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("released", "efficient"))]
+
 
 def small(preset: str):
     """A registered preset, made small."""
-    config, few = algorithms.preset("briee", preset, 2), tiny()
-    return replace(few, bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
+    config = algorithms.preset("briee", preset, 2)
+    if preset == "efficient":
+        return with_value(config, "workers", 1, preset)
+    return replace(tiny(), bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
 
 
-@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_every_preset_is_checked():
+    marked = {getattr(preset, "values", (preset,))[0] for preset in PRESETS}
+    assert marked == set(algorithms.ALGORITHMS["briee"].presets)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_presets_keep_the_contract(preset):
     config = small(preset)
     make = lambda seed, config=config: BRIEE(make_env(), preset, seed=seed, config=config)  # noqa: E731
@@ -40,6 +51,15 @@ class Forgetful(Algorithm):
         return replace(state, gaps=jax.numpy.asarray(noise, "float32"))
 
 
+class Careless(Algorithm):
+    """An algorithm that draws from Python's global generator."""
+
+    name = "careless"
+
+    def plan(self, state):
+        return replace(super().plan(state), gaps=jax.numpy.full_like(state.gaps, random.random()))
+
+
 class Obstinate(Algorithm):
     """An algorithm whose state does not depend on the seed."""
 
@@ -51,7 +71,11 @@ class Obstinate(Algorithm):
 
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
-    [(Forgetful, "touched a global random generator"), (Obstinate, "another seed gave the same result")],
+    [
+        (Forgetful, "touched NumPy's global generator"),
+        (Careless, "the same seed gave another result"),
+        (Obstinate, "another seed gave the same result"),
+    ],
 )
 def test_broken_promises_are_caught(algorithm, sentence):
     with pytest.raises(AssertionError, match=sentence):

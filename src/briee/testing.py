@@ -8,9 +8,10 @@
 Each check raises `AssertionError` with a sentence that says which promise is broken.
 """
 
+import contextlib
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def check_agent(make: Make, *, many_workers: Make | None = None, iterations: int
     """
     check_asks_to_learn_first(make(seed=1))
     reference, half = make(seed=1), []
-    global_state = _global_random_state()
+    global_state = _numpy_random_state()
     reference.learn(
         iterations=2 * iterations,
         callbacks=lambda row: half.append(reference.state) if row["iteration"] == iterations else None,
@@ -48,10 +49,9 @@ def check_agent(make: Make, *, many_workers: Make | None = None, iterations: int
     observations = some_observations(reference)
     check_predictions(reference, observations)
     check_evaluation(reference)
-    assert _global_random_state() == global_state, "learning or acting touched a global random generator"
-    np.random.seed(12345)  # noqa: NPY002
-    random.seed(12345)
-    check_repeats(make, half[0], iterations)
+    assert _numpy_random_state() == global_state, "learning or acting touched NumPy's global generator"
+    with _other_global_seeds():  # tools may draw from Python's own generator, but no result may
+        check_repeats(make, half[0], iterations)
     check_other_seed(make, half[0], iterations)
     check_continues(make, reference, iterations)
     check_saves(make, reference, observations, iterations)
@@ -115,11 +115,12 @@ def check_evaluation(agent: Agent) -> None:
 
 
 def check_repeats(make: Make, reference: Any, iterations: int) -> None:
-    """The same seed gives the same state, also when one evaluates more, whatever NumPy's global seed is."""
+    """The same seed gives the same state, also when one evaluates more, whatever the global seeds are."""
     agent = make(seed=1)
     agent.learn(iterations=iterations, callbacks=lambda row: bool(agent.evaluate(3)) and False, **QUIET)
     assert equal(agent.state, reference), (
-        "the same seed gave another result: learning is not repeatable, or more evaluation changes it"
+        "the same seed gave another result: learning is not repeatable, draws from a global generator, or "
+        "more evaluation changes it"
     )
 
 
@@ -178,6 +179,19 @@ def equal(one: Any, two: Any, keys: bool = True) -> bool:
     return jax.tree.structure(one) == jax.tree.structure(two) and jax.tree.all(jax.tree.map(same, one, two))
 
 
-def _global_random_state() -> tuple[Any, ...]:
+def _numpy_random_state() -> tuple[Any, ...]:
     kind, words, *rest = np.random.get_state()  # noqa: NPY002
-    return kind, tuple(np.asarray(words).tolist()), *rest, random.getstate()
+    return kind, tuple(np.asarray(words).tolist()), *rest
+
+
+@contextlib.contextmanager
+def _other_global_seeds() -> Iterator[None]:
+    """Another state of the global generators, as long as the context lasts."""
+    before, before_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(12345)
+    np.random.seed(12345)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(before_numpy)  # noqa: NPY002
