@@ -54,41 +54,6 @@ class TrainArgs:
         return self.run_dir or Path("runs") / name
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateArgs:
-    """Play episodes with the policy of a run."""
-
-    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Directory of the run."""
-    episodes: int = 100
-    """Episodes to play."""
-    seed: int = 0
-    """Seed of these episodes; the environment is the run's."""
-    json: Flag = False
-    """Print JSON."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchArgs:
-    """Measure speed against the machine's own limit, on one core."""
-
-    json: Path | None = None
-    """File to write the figures to as well."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvsArgs:
-    """List the environments and their arguments."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunsArgs:
-    """List run directories with their state."""
-
-    root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = Path("runs")
-    """Where to look, directories below included."""
-
-
 def parse(kind: Any, argv: Sequence[str], prog: str) -> Any:
     """An instance of the dataclass `kind`; whatever tyro rejects becomes a `UsageError`."""
     complaint = io.StringIO()

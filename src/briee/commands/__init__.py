@@ -1,0 +1,10 @@
+"""The commands of `briee`, one module each with a function `run(argv) -> exit code`."""
+
+COMMANDS = {
+    "train": "train an agent in a run directory",
+    "evaluate": "play episodes with the policy of a run",
+    "runs": "list run directories with their state",
+    "envs": "list the environments and their arguments",
+    "bench": "measure speed against the machine's own limit",
+}
+"""What each does; the module `briee.commands.NAME` is imported when it is called."""

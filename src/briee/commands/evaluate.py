@@ -1,0 +1,72 @@
+"""`briee evaluate`: play episodes with the policy of a run."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from briee.arguments import Flag, UsageError, load_spec, parse
+from briee.commands.process import build, prepare_process
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArgs:
+    """Play episodes with the policy of a run."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Directory of the run."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of these episodes; the environment is the run's."""
+    json: Flag = False
+    """Print JSON."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    args = parse(EvaluateArgs, argv, "briee evaluate")
+    if args.episodes < 1:
+        raise UsageError(f"episodes must be >= 1, got {args.episodes}")
+    spec = load_spec(args.run_dir)
+    prepare_process()
+    import jax
+
+    from briee import rollout
+    from briee.checkpoint import Folder
+    from briee.randomness import stream
+    from briee.runs import load_state
+    from briee.training import evaluation_config
+
+    folder = Folder(args.run_dir / "checkpoint")
+    if not folder.numbers():
+        raise UsageError(f"{args.run_dir} has no checkpoint yet")
+    algorithm = build(spec)
+    state, *_ = load_state(algorithm, spec.seed, folder)
+    policy = algorithm.policy(state, evaluation_config(spec).policy)
+    key = stream(jax.random.key(args.seed), "evaluate command")
+    returns = rollout.evaluate(algorithm.sampler, policy, key, args.episodes)
+    optimal = algorithm.sampler.optimal_return
+    outcome = {
+        "run_dir": str(args.run_dir),
+        "iteration": int(state.iteration),
+        "episodes": args.episodes,
+        "mean": float(returns.mean()),
+        "standard_error": float(returns.std() / args.episodes**0.5),
+        "minimum": float(returns.min()),
+        "maximum": float(returns.max()),
+        "optimal_return": None if optimal is None else float(optimal),
+    }
+    print(json.dumps(outcome) if args.json else evaluation_lines(outcome))
+    return 0
+
+
+def evaluation_lines(outcome: dict[str, Any]) -> str:
+    """The outcome of `briee evaluate` in words."""
+    mean = f"mean return {outcome['mean']:.4f} ± {outcome['standard_error']:.4f} (standard error)"
+    spread = f"from {outcome['minimum']:.4f} to {outcome['maximum']:.4f}"
+    optimal = "" if outcome["optimal_return"] is None else f"; optimal {outcome['optimal_return']:.4f}"
+    return f"{mean}, {spread}, over {outcome['episodes']} episodes{optimal}"
