@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from briee.adapt import adapt, encode
-from briee.agent import BRIEE, Agent, NotLearnedError, load
+from briee.agent import BRIEE, Agent, NotLearnedError
 from briee.checkpoint import CheckpointError
 from briee.config import BrieeConfig
 from briee.envs import CombinationLock, RichObservation
 from briee.envs.host import HostSampler
 from briee.rollout import ScanSampler
 from briee.runs import run
+from briee.saved import load
 
 H, A = 2, 3
 QUIET: dict[str, Any] = {"progress": False, "until_solved": False}

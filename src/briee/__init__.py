@@ -18,16 +18,17 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
-    from briee.agent import BRIEE, load
+    from briee.agent import BRIEE
     from briee.algorithms import build, preset
     from briee.checkpoint import CheckpointError
     from briee.config import BrieeConfig
     from briee.rundir import RunError, RunSpec
     from briee.runs import run
+    from briee.saved import load
 
 _HOMES = {
     "BRIEE": "briee.agent",
-    "load": "briee.agent",
+    "load": "briee.saved",
     "BrieeConfig": "briee.config",
     "preset": "briee.algorithms",
     "RunSpec": "briee.rundir",

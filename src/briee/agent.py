@@ -12,40 +12,27 @@ of the state, so neither the number of calls of `learn` nor what happens between
 import contextlib
 import dataclasses
 import sys
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from briee import algorithms, checkpoint, rollout
+from briee.acting import Evaluation, act, checked_step, padded
 from briee.adapt import Adapted, adapt, encode
 from briee.choose import choose, with_value
 from briee.display import make_display, summary_lines
-from briee.envs import make
 from briee.randomness import stream
-from briee.rundir import RunSpec, config_from_json
+from briee.rundir import RunSpec
 from briee.runs import Callback, Silent
 from briee.training import Progress, Row, check_finite, evaluation_config, iterate, summarize
 
 
 class NotLearnedError(ValueError):
     """Something was asked of an agent that has not learned yet."""
-
-
-class Evaluation(NamedTuple):
-    """Returns of evaluation episodes."""
-
-    mean: float
-    standard_error: float
-    returns: Float[np.ndarray, " episodes"]
-    optimal_return: float | None
-    """The best expected return, where it is known."""
 
 
 class Moment(NamedTuple):
@@ -192,15 +179,14 @@ class Agent:
         """
         state, rows, single = self._question(observation, step)
         policy = self._algorithm.policy(state, evaluation_config(self.spec).policy)
-        key = stream(jax.random.key(self.spec.seed), "predict", step)
-        actions = np.asarray(_act(policy, jnp.int32(step), _padded(rows), key))[: len(rows)]
+        actions = act(policy, rows, step, self.spec.seed)
         return int(actions[0]) if single else actions
 
     def latent_states(self, observation: Any, step: int) -> Float[np.ndarray, "*N K"]:
         """Soft latent states f32[K] of one observation at `step`, or f32[N, K] of a batch [N, ...]."""
         state, rows, single = self._question(observation, step)
         try:
-            decoded = np.asarray(self._algorithm.decode(state, int(step), _padded(rows)))[: len(rows)]
+            decoded = np.asarray(self._algorithm.decode(state, int(step), padded(rows)))[: len(rows)]
         except NotImplementedError:
             raise ValueError(f"{self.spec.algorithm} learns no latent states") from None
         return decoded[0] if single else decoded
@@ -213,9 +199,7 @@ class Agent:
         policy = self._algorithm.policy(state, evaluation_config(self.spec).policy)
         key = stream(jax.random.key(seed), "evaluate command")
         returns = rollout.evaluate(self._algorithm.sampler, policy, key, episodes)
-        error = float(returns.std() / episodes**0.5)
-        optimal = self._algorithm.sampler.optimal_return
-        return Evaluation(float(returns.mean()), error, returns, None if optimal is None else float(optimal))
+        return Evaluation.of(returns, self._algorithm.sampler.optimal_return)
 
     def summary(self) -> dict[str, Any]:
         """The outcome so far, as in a run's summary.json."""
@@ -288,77 +272,9 @@ class Agent:
     def _question(self, observation: Any, step: int) -> tuple[Any, np.ndarray, bool]:
         """State, encoded observations [N, ...] and whether it is one alone, after all checks."""
         state = self._learned("predict or latent_states")
-        if not 0 <= step < self.spec.horizon:
-            last = self.spec.horizon - 1
-            raise ValueError(f"step must be in 0..{last}, for episodes have {last + 1} steps, got {step}")
+        checked_step(step, self.spec.horizon)
         return state, *encode(self._adapted, observation)
 
 
 class BRIEE(Agent):
     """An agent that learns with BRIEE; see `Agent` for its arguments."""
-
-
-def load(path: str | Path, env: Any = None) -> Agent:
-    """A saved agent. Reading the file runs no code and refuses what is damaged, with a `CheckpointError`.
-
-    This package's own environments are made anew; for any other, give the environment again.
-    """
-    path = Path(path)
-    try:
-        agent = _rebuild(_peek(path), env)
-    except Exception as error:  # a hostile file may upset anything; the caller gets one kind of error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise checkpoint.CheckpointError(f"cannot load {path}: {reason}") from error
-    return agent.restore(path)
-
-
-def _peek(path: Path) -> dict[str, Any]:
-    """What `save` wrote about the agent, before any array is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            about = checkpoint._read_structure(archive, members)["extra"].get("agent")
-    except FileNotFoundError:
-        raise ValueError("there is no such file") from None
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"it is truncated, damaged or not a saved agent ({error})") from None
-    if not isinstance(about, dict):
-        raise ValueError("it is a checkpoint, but not a saved agent")
-    if not 0 < 4 * about["spec"]["horizon"] ** 2 <= path.stat().st_size:  # every state has more numbers
-        raise ValueError("it is too small for its horizon")
-    return about
-
-
-def _rebuild(about: dict[str, Any], env: Any) -> Agent:
-    """An agent with the stored settings that has learned nothing yet."""
-    stored = about["spec"]
-    if env is None:
-        if about["rebuild"] is not True or stored["env"] not in algorithms.pure_environments():
-            raise ValueError(f"the agent learned on {stored['env']}: give it again, load(path, env=...)")
-        pure = make(stored["env"], **({"horizon": stored["horizon"]} | stored["env_arguments"]))
-        adapted = Adapted(rollout.ScanSampler(pure), stored["env"], stored["env_arguments"], None)
-    else:
-        adapted = adapt(env, stored["horizon"])
-    sampler = adapted.sampler
-    found = (sampler.horizon, sampler.num_actions, tuple(sampler.observation_shape))
-    wanted = (stored["horizon"], about["num_actions"], tuple(about["observation_shape"]))
-    if found != wanted:
-        sizes = "(horizon, actions, observation shape)"
-        raise ValueError(f"the environment has {sizes} {found}, the agent learned with {wanted}")
-    name, preset = stored["algorithm"], stored["preset"]
-    default = algorithms.preset(name, preset, stored["horizon"], stored["env"])
-    config = config_from_json(default, stored["config"])
-    kind = BRIEE if name == algorithms.DEFAULT_ALGORITHM else Agent
-    return kind(adapted, preset, algorithm=name, config=config, seed=stored["seed"])
-
-
-def _padded(rows: np.ndarray) -> np.ndarray:
-    """Rows repeated up to a power of two, at least 8, so that few sizes are ever compiled."""
-    size = max(8, 1 << (len(rows) - 1).bit_length())
-    return rows[np.minimum(np.arange(size), len(rows) - 1)]
-
-
-@eqx.filter_jit
-def _act(policy, step, observations, key):
-    # One row at a time: a product of matrices may round otherwise than one of a matrix and a vector.
-    return jax.lax.map(lambda observation: policy(step, observation, key), observations)
