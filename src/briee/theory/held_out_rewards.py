@@ -6,6 +6,8 @@ latent state, and those are evaluated by dynamic programming on the latent model
 
 import argparse
 import csv
+import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from briee.config import BrieeConfig
 from briee.envs import CombinationLock
 from briee.envs.latent_model import LatentModel
 from briee.lsvi import GreedyPolicy
+from briee.manifest import close_manifest, make_manifest
 from briee.randomness import stream
 from briee.reward_free import Kind, RewardFreeBRIEE, RewardFreeState
 from briee.rollout import Policy, ScanSampler
@@ -145,6 +148,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--every", type=int, default=5, help="iterations between two judgements")
     parser.add_argument("--out", type=Path, default=Path("results/reward_free"))
     args = parser.parse_args(argv)
+    options = sys.argv[1:] if argv is None else argv
+    manifest = make_manifest(shlex.join(["python", "-m", "briee.theory.held_out_rewards", *options]))
     env = CombinationLock(horizon=args.horizon, instance_seed=args.seed)
     rewards = held_out_rewards(env)
     history: list[Outcome] = []
@@ -164,6 +169,7 @@ def main(argv: list[str] | None = None) -> None:
     name = f"lock_h{args.horizon}_seed{args.seed}"
     write(args.out / f"{name}.csv", last)
     write(args.out / f"{name}_by_episodes.csv", history)
+    (args.out / f"{name}_manifest.json").write_text(json.dumps(close_manifest(manifest), indent=2) + "\n")
 
 
 if __name__ == "__main__":
