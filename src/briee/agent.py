@@ -25,10 +25,19 @@ from briee.acting import Evaluation, act, checked_step, padded
 from briee.adapt import Adapted, adapt, encode
 from briee.choose import choose, with_value
 from briee.display import make_display, summary_lines
+from briee.planned import Plan, plan
 from briee.randomness import stream
 from briee.rundir import RunSpec
 from briee.runs import Callback, Silent
-from briee.training import Progress, Row, check_finite, evaluation_config, iterate, summarize
+from briee.training import (
+    Progress,
+    Row,
+    check_finite,
+    evaluation_config,
+    iterate,
+    solved_is_the_end,
+    summarize,
+)
 
 
 class NotLearnedError(ValueError):
@@ -159,7 +168,7 @@ class Agent:
             display.start(dataclasses.replace(self.spec, episodes=shown), now.state, now.progress)
             try:
                 while self.episodes < last_episode and self.iterations < last_iteration:
-                    if until_solved and self.solved:
+                    if until_solved and solved_is_the_end(self._algorithm, self._start().progress):
                         break
                     row = self._iterate(display.phase)
                     display.iteration(row)
@@ -191,15 +200,23 @@ class Agent:
             raise ValueError(f"{self.spec.algorithm} learns no latent states") from None
         return decoded[0] if single else decoded
 
-    def evaluate(self, episodes: int = 100, seed: int = 0) -> Evaluation:
-        """Play episodes with the learned policy; nothing is learned from them."""
+    def evaluate(self, episodes: int = 100, seed: int = 0, policy: str | None = None) -> Evaluation:
+        """Play episodes with the learned policy, or with one named in docs/agent.md; nothing is learned."""
         if episodes < 1:
             raise ValueError(f"episodes must be >= 1, got {episodes}")
         state = self._learned("evaluate")
-        policy = self._algorithm.policy(state, evaluation_config(self.spec).policy)
+        chosen = self._algorithm.policy(state, policy or evaluation_config(self.spec).policy)
         key = stream(jax.random.key(seed), "evaluate command")
-        returns = rollout.evaluate(self._algorithm.sampler, policy, key, episodes)
+        returns = rollout.evaluate(self._algorithm.sampler, chosen, key, episodes)
         return Evaluation.of(returns, self._algorithm.sampler.optimal_return)
+
+    def plan(self, reward: Callable[..., Any]) -> Plan:
+        """A policy for another reward, from what a reward-free agent has explored, without a new episode.
+
+        `reward` takes (step, observation, action) or (step, observation), see `briee.rewards`.
+        """
+        state = self._learned("plan")
+        return Plan(plan(self._algorithm, state, reward), self._adapted, self.spec.seed)
 
     def summary(self) -> dict[str, Any]:
         """The outcome so far, as in a run's summary.json."""

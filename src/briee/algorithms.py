@@ -42,6 +42,11 @@ ALGORITHMS: dict[str, Entry] = {
         },
         {"efficient": "briee.efficient:Efficient"},
     ),
+    "reward-free": Entry(
+        "explore without a reward, plan for any reward later (Algorithm 4)",
+        "briee.reward_free:RewardFreeBRIEE",
+        {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+    ),
 }
 ALGORITHMS |= {name: Entry(*about) for name, about in BASELINES.items()}
 DEFAULT_ALGORITHM, DEFAULT_PRESET = "briee", "paper"
@@ -53,6 +58,12 @@ def preset(algorithm: str, name: str, horizon: int, env: str = "lock") -> Any:
     """The configuration that a preset gives an algorithm, a frozen dataclass; unknown names: `ValueError`."""
     presets = find(ALGORITHMS, algorithm, "algorithm").presets
     return find(presets, name, f"preset of {algorithm}")(horizon=horizon, dense="dense" in env)
+
+
+def default_preset(algorithm: str) -> str:
+    """The preset of an algorithm where none is named."""
+    presets = find(ALGORITHMS, algorithm, "algorithm").presets
+    return DEFAULT_PRESET if DEFAULT_PRESET in presets else next(iter(presets))
 
 
 def build(spec: RunSpec) -> Any:

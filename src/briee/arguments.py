@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, preset, suggestion
+from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset, suggestion
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 HELP = ("-h", "--help")
+REWARD_FREE = "reward-free"
 
 
 class UsageError(ValueError):
@@ -34,6 +35,9 @@ class TrainArgs:
     """Algorithm."""
     preset: str = DEFAULT_PRESET
     """Preset of the algorithm: paper or released."""
+    reward_free: Flag = False
+    """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
+    reward-free."""
     horizon: int = 6
     """Steps per episode, H."""
     seed: int = 1
@@ -79,10 +83,11 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
 
     A first pass finds algorithm, preset, horizon and directory; they set the defaults of the second.
     """
-    argv, env_arguments = _split_env_arguments(argv)
+    argv, env_arguments = _split_env_arguments(_without_abbreviation(argv))
     algo = _peek(argv, "--algo", DEFAULT_ALGORITHM)
     with _sentences():
-        kind = _train_kind(preset(algo, _peek(argv, "--preset", DEFAULT_PRESET), 6))
+        name = default_preset(algo)
+        kind = _train_kind(preset(algo, _peek(argv, "--preset", name), 6), preset=name)
     wants_help = any(token in HELP for token in argv)
     if wants_help:
         parse(kind, [*argv, "--help"], "briee train")
@@ -92,7 +97,8 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     stored = read_json(args.directory / "config.json") if args.resume else None
     with _sentences():
         if stored is None:
-            kind = _train_kind(preset(args.algo, args.preset, args.horizon, args.env))
+            config = preset(args.algo, args.preset, args.horizon, args.env)
+            kind = _train_kind(config, preset=default_preset(args.algo))
         else:
             kind, env_arguments = _stored_kind(stored), stored["env_arguments"] | env_arguments
     args = parse(kind, argv, "briee train")
@@ -148,6 +154,17 @@ def _sentences():
         raise UsageError(f"the run directory's config.json lacks {error}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def _without_abbreviation(argv: Sequence[str]) -> list[str]:
+    """The arguments with --reward-free spelled out."""
+    flags = [token for token in argv if token.replace("_", "-") == "--reward-free"]
+    if not flags:
+        return list(argv)
+    algo = _peek(argv, "--algo", REWARD_FREE)
+    if algo != REWARD_FREE:
+        raise UsageError(f"--reward-free is an algorithm of its own: leave out --algo {algo}")
+    return [*(token for token in argv if token not in flags), "--algo", REWARD_FREE]
 
 
 def _split_env_arguments(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

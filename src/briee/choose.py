@@ -20,10 +20,7 @@ def choose(algorithm: str | type, preset: str | None) -> Choice:
     if isinstance(algorithm, type):
         return Choice(algorithm, str(getattr(algorithm, "name", algorithm.__name__)), preset or "custom")
     entry = algorithms.find(algorithms.ALGORITHMS, algorithm, "algorithm")
-    first = next(iter(entry.presets))
-    chosen: str = preset or (
-        algorithms.DEFAULT_PRESET if algorithm == algorithms.DEFAULT_ALGORITHM else first
-    )
+    chosen: str = preset or algorithms.default_preset(algorithm)
     if chosen not in entry.presets and chosen in algorithms.ALGORITHMS:
         algorithm, entry = chosen, algorithms.ALGORITHMS[chosen]
     algorithms.find(entry.presets, chosen, f"preset of {algorithm}")

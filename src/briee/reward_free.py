@@ -5,11 +5,7 @@ promised the least bonus: its data, features and bonus are the `World`. Planning
 world, for whatever reward comes. Symbols as in `briee.briee`; V̂_0 is the planner's value at the start.
 """
 
-import importlib.util
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import equinox as eqx
@@ -43,28 +39,6 @@ class RewardFreeState(BrieeState):
     world: World
 
 
-class DecodedReward(eqx.Module):
-    """r_h(s, a) = psi_h(s) . table[h, :, a]: a reward of the latent state that the decoder sees."""
-
-    decoder: Any
-    table: Float[Array, "H K A"]
-
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
-        return at_level(self.decoder, level)(observation) @ self.table[level]
-
-
-class ActionReward(eqx.Module):
-    """A function (level, observation, action) -> number, as a reward of all actions at once."""
-
-    function: Callable[..., Any]
-    num_actions: int = eqx.field(static=True)
-
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
-        actions = jnp.arange(self.num_actions)
-        values = jax.vmap(lambda action: jnp.asarray(self.function(level, observation, action)))(actions)
-        return values.astype(jnp.float32)
-
-
 class RewardFreeBRIEE(BRIEE):
     """Algorithm 4 on the environment behind `sampler`.
 
@@ -72,7 +46,9 @@ class RewardFreeBRIEE(BRIEE):
     them, as one of the rewards that one may plan for.
     """
 
-    name = "reward_free"
+    name = "reward-free"
+    stops_when_solved = False
+    """Exploration must not look at the reward, so only its budget ends it."""
 
     def init(self, key: PRNGKeyArray) -> RewardFreeState:
         """Alg. 4, l. 2; no world is worth keeping yet."""
@@ -104,6 +80,23 @@ class RewardFreeBRIEE(BRIEE):
         if not np.isfinite(float(state.world.value)):
             raise ValueError("nothing was explored yet: run at least one update before planning")
         return plan_reward(state.world, reward, self.config.lsvi, self.sampler.num_actions, kind)
+
+    def start_value(self, state: RewardFreeState, policy: GreedyPolicy) -> Float[Array, ""]:
+        """What a plan of `plan_for` expects of an episode."""
+        return start_value(policy.q, state.world.rows)
+
+    def reward_decoder(self, state: RewardFreeState) -> Decoder:
+        """The decoders, levels stacked, behind rewards of the latent state."""
+        return state.world.decoder
+
+    def decode(
+        self,
+        state: RewardFreeState,
+        level: int,
+        observations: Float[Array, "n ..."],  # type: ignore[override]
+    ) -> Float[Array, "n K"]:
+        """Soft latent states as planning sees them: with the features of iteration ñ."""
+        return super().decode(replace(state, decoder=state.world.decoder), level, observations)
 
     def metrics(self, state: RewardFreeState) -> dict[str, float]:  # type: ignore[override]
         """What the last update did; `explore_value` is the smallest V̂_0, found at `world_iteration`."""
@@ -179,30 +172,3 @@ def _known(rows, later: Float[Array, "H n A"], decoder, bonus, config: LSVIConfi
 @eqx.filter_jit
 def _recorded(rows, decoder, bonus, config: LSVIConfig, num_actions: int) -> Float[Array, "H A K"]:
     return lsvi(rows, decoder, config.lam, num_actions, bonus, None, config.clip).weights
-
-
-def as_reward(function: Callable[..., Any], num_actions: int) -> Reward:
-    """A reward from a function of (level, observation), one number per action, or of (level, observation,
-    action). It must be written in `jax.numpy`, for it is compiled."""
-    arity = len(inspect.signature(function).parameters)
-    if arity not in (2, 3):
-        raise ValueError(
-            f"a reward takes (level, observation) or (level, observation, action), not {arity} arguments"
-        )
-    return function if arity == 2 else ActionReward(function, num_actions)
-
-
-def load_reward(place: str, num_actions: int) -> Reward:
-    """The reward `FILE.py:function`. This runs the file: only load what you would run yourself."""
-    file, _, name = place.rpartition(":")
-    path = Path(file)
-    if not name or path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"a reward is FILE.py:function with a file that exists, got {place!r}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, name, None)):
-        raise ValueError(f"{path} has no function {name!r}")
-    return as_reward(getattr(module, name), num_actions)

@@ -141,7 +141,7 @@ class _Session:
         self.display.start(self.spec, self.state, self.progress)
         with _Interrupts() as interrupts:
             try:
-                while not finished(self.spec, self.state, self.progress):
+                while not finished(self.spec, self.algorithm, self.state, self.progress):
                     with interrupts.allowed():
                         complete = self.iterate()
                     self.record(*complete)

@@ -175,7 +175,7 @@ def summarize(spec: RunSpec, algorithm: Any, state: Any, progress: Progress) -> 
         "horizon": spec.horizon,
         "seed": spec.seed,
         "solved": progress.solved,
-        "finished": finished(spec, state, progress),
+        "finished": finished(spec, algorithm, state, progress),
         "episodes": int(state.episodes),
         "episodes_to_solve": progress.episodes_to_solve,
         "warmup_episodes": int(getattr(collect, "warmup_episodes", 0)),
@@ -187,9 +187,14 @@ def summarize(spec: RunSpec, algorithm: Any, state: Any, progress: Progress) -> 
     }
 
 
-def finished(spec: RunSpec, state: Any, progress: Progress) -> bool:
+def finished(spec: RunSpec, algorithm: Any, state: Any, progress: Progress) -> bool:
     """A run ends when it is solved or its budget of episodes is used up."""
-    return progress.solved or int(state.episodes) >= spec.episodes
+    return solved_is_the_end(algorithm, progress) or int(state.episodes) >= spec.episodes
+
+
+def solved_is_the_end(algorithm: Any, progress: Progress) -> bool:
+    """Whether the run is solved, and its algorithm has nothing more to do then; reward-free ones have."""
+    return progress.solved and getattr(algorithm, "stops_when_solved", True)
 
 
 def _number(value: Any) -> int | float | None:

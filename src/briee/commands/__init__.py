@@ -3,6 +3,7 @@
 COMMANDS = {
     "train": "train an agent in a run directory",
     "evaluate": "play episodes with the policy of a run",
+    "plan": "plan for another reward, after a reward-free run",
     "runs": "list run directories with their state",
     "envs": "list the environments and their arguments",
     "bench": "measure speed against the machine's own limit",

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -22,6 +22,9 @@ class EvaluateArgs:
     """Episodes to play."""
     seed: int = 0
     """Seed of these episodes; the environment is the run's."""
+    policy: Literal["greedy", "optimistic", "mixture"] | None = None
+    """The plan without bonus, with it, or the uniform mixture of the past policies that the run kept
+    (--mixture-size); by default the one that the run itself evaluates."""
     json: Flag = False
     """Print JSON."""
 
@@ -46,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"{args.run_dir} has no checkpoint yet")
     algorithm = build(spec)
     state, *_ = load_state(algorithm, spec.seed, folder)
-    policy = algorithm.policy(state, evaluation_config(spec).policy)
+    policy = choose_policy(algorithm, state, args.policy or evaluation_config(spec).policy)
     key = stream(jax.random.key(args.seed), "evaluate command")
     returns = rollout.evaluate(algorithm.sampler, policy, key, args.episodes)
     optimal = algorithm.sampler.optimal_return
@@ -62,6 +65,14 @@ def run(argv: Sequence[str]) -> int:
     }
     print(json.dumps(outcome) if args.json else evaluation_lines(outcome))
     return 0
+
+
+def choose_policy(algorithm: Any, state: Any, kind: str) -> Any:
+    """The policy of that kind, if the algorithm has one."""
+    try:
+        return algorithm.policy(state, kind)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def evaluation_lines(outcome: dict[str, Any]) -> str:
