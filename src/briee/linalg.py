@@ -2,11 +2,14 @@
 
 Such features make every covariance block diagonal, one K x K block per action, so the AK x AK matrix is never
 built. Symbols: n samples, K features psi, A actions, T targets regressed at once.
+
+Nothing here calls LAPACK: XLA hands such a call to its pool of threads and waits, which never ends when the
+call was made on the last free thread of that pool, as happens when several levels are fitted at once. These
+matrices are small and positive definite, so elimination without pivots does as well.
 """
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 
@@ -31,10 +34,20 @@ def block_moment(
 
 
 def ridge(
-    gram: Float[Array, "A K K"], moment: Float[Array, "A K T"], lam: float | Float[Array, ""]
-) -> Float[Array, "A K T"]:
-    """w = (gram + lam I)^-1 moment, block by block."""
-    return jnp.linalg.solve(gram + lam * jnp.eye(gram.shape[-1], dtype=gram.dtype), moment)
+    gram: Float[Array, "*B K K"], moment: Float[Array, "*B K T"], lam: float | Float[Array, ""]
+) -> Float[Array, "*B K T"]:
+    """w = (gram + lam I)^-1 moment, block by block, by Gauss-Jordan elimination: positive definite matrices
+    need no pivots, and for small K this compiles and runs much faster than LAPACK on each of many blocks."""
+    K = gram.shape[-1]
+
+    def eliminate(k, table):
+        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
+        pivot = pivot / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1)
+        table = table - jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1) * pivot
+        return jax.lax.dynamic_update_slice_in_dim(table, pivot, k, axis=-2)
+
+    table = jnp.concatenate([gram + lam * jnp.eye(K, dtype=gram.dtype), moment], axis=-1)
+    return jax.lax.fori_loop(0, K, eliminate, table)[..., K:]
 
 
 def predict(
@@ -44,11 +57,59 @@ def predict(
     return jnp.einsum("nk,nkt->nt", psi, weights[action])
 
 
+def factorise(
+    matrix: Float[Array, "*B K K"],
+) -> tuple[Float[Array, "*B K K"], Float[Array, "*B K K"]]:
+    """L and L^-1 with matrix = L L^T, block by block."""
+    K = matrix.shape[-1]
+    identity = jnp.broadcast_to(jnp.eye(K, dtype=matrix.dtype), matrix.shape)
+    upper, lower = jnp.split(forward_eliminate(jnp.concatenate([matrix, identity], axis=-1)), 2, axis=-1)
+    scale = jax.lax.rsqrt(jnp.diagonal(upper, axis1=-2, axis2=-1))[..., None]
+    return jnp.swapaxes(scale * upper, -2, -1), scale * lower
+
+
+def log_determinant(matrix: Float[Array, "*B K K"]) -> Float[Array, "*B"]:
+    """log det, block by block."""
+    return jnp.log(jnp.diagonal(forward_eliminate(matrix), axis1=-2, axis2=-1)).sum(-1)
+
+
+def forward_eliminate(table: Float[Array, "*B K M"]) -> Float[Array, "*B K M"]:
+    """Subtract multiples of each row from those below, until the first K columns are upper triangular."""
+    rows = jnp.arange(table.shape[-2])[:, None]
+
+    def eliminate(k, table):
+        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
+        column = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1)
+        factor = jnp.where(rows > k, column / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1), 0)
+        return table - factor * pivot
+
+    return jax.lax.fori_loop(0, table.shape[-2], eliminate, table)
+
+
+def orthonormal(columns: Float[Array, "D k"]) -> Float[Array, "D k"]:
+    """Gram-Schmidt, every column twice, so that rounding does not spoil it; dependent columns become zero."""
+
+    def one(j, basis):
+        column = basis[:, j]
+        size, before = jnp.linalg.norm(column), jnp.where(jnp.arange(basis.shape[1]) < j, basis, 0.0)
+        for _ in range(2):
+            column = column - before @ (before.T @ column)
+        rest = jnp.linalg.norm(column)
+        return basis.at[:, j].set(jnp.where(rest > 1e-5 * size, column / (rest + 1e-30), 0.0))
+
+    return jax.lax.fori_loop(0, columns.shape[1], one, columns)
+
+
+def top_subspace(matrix: Float[Array, "D D"], count: int, steps: int = 30) -> Float[Array, "D count"]:
+    """An orthonormal basis of (nearly) the largest `count` eigenvectors of a positive semi-definite matrix,
+    by orthogonal iteration."""
+    start = jax.random.normal(jax.random.key(0), (matrix.shape[0], count), matrix.dtype)
+    return jax.lax.fori_loop(0, steps, lambda _, basis: orthonormal(matrix @ basis), start)
+
+
 def inverse_factor(gram: Float[Array, "A K K"], lam: float | Float[Array, ""]) -> Float[Array, "A K K"]:
     """M = L^-1 with (gram + lam I) = L L^T, so that ||phi||_{Sigma^-1} = ||M phi||."""
-    identity = jnp.eye(gram.shape[-1], dtype=gram.dtype)
-    lower = jnp.linalg.cholesky(gram + lam * identity)
-    return solve_triangular(lower, jnp.broadcast_to(identity, lower.shape), lower=True)
+    return factorise(gram + lam * jnp.eye(gram.shape[-1], dtype=gram.dtype))[1]
 
 
 def elliptical_norm(factor: Float[Array, "A K K"], psi: Float[Array, "n K"]) -> Float[Array, "n A"]:

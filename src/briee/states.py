@@ -7,8 +7,9 @@ noise around a latent state is about standard normal.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
+
+from briee.linalg import factorise, log_determinant
 
 NEVER = -1e6
 """Bias of a latent state that no observation has."""
@@ -62,12 +63,14 @@ class Noise(eqx.Module):
 
     mean: Float[Array, " D"]
     factor: Float[Array, "D D"]
+    whiten: Float[Array, "D D"]
+    """L^-1."""
     members: Float[Array, " n"]
     share: Float[Array, ""]
 
     def white(self, observation: Float[Array, "n D"]) -> Float[Array, "n D"]:
         """White coordinates."""
-        return solve_triangular(self.factor, (observation - self.mean).T, lower=True).T
+        return (observation - self.mean) @ self.whiten.T
 
 
 def purest_noise(
@@ -91,11 +94,11 @@ def purest_noise(
         floor = shrink * jnp.trace(raw) / D + 1e-3 * spread + 1e-8
         return (1 - shrink) * raw + floor * jnp.eye(D)
 
-    factor = jnp.linalg.cholesky(jax.lax.map(lambda args: covariance(*args), (one_hot.T, size)))
-    volume = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), axis=1)
+    volume = jax.lax.map(lambda args: log_determinant(covariance(*args)), (one_hot.T, size))
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volume, jnp.inf))
+    factor, whiten = factorise(covariance(one_hot[:, best], size[best]))
     share = (1 - D / (size[best] + D)) / jnp.maximum(size[best] - 1, 1.0)
-    return Noise(mean, factor[best], one_hot[:, best], share)
+    return Noise(mean, factor, whiten, one_hot[:, best], share)
 
 
 def with_region(
@@ -110,9 +113,8 @@ def with_region(
 
     Distances of rows that shaped the noise's covariance are as if each had been left out (Sherman-Morrison).
     """
-    K, D = weight.shape
-    whiten = solve_triangular(noise.factor, jnp.eye(D), lower=True)
-    z = (observation - noise.mean) @ whiten.T
+    K = weight.shape[0]
+    z = noise.white(observation)
     label = jnp.argmax(observation @ weight.T + bias, axis=1)
     one_hot = jax.nn.one_hot(label, K) * valid[:, None]
     size = one_hot.sum(0)
@@ -121,7 +123,7 @@ def with_region(
     distance = distance / jnp.where(noise.members > 0, jnp.maximum(1 - noise.share * distance, 0.05), 1.0)
     middle, upper = jnp.nanquantile(jnp.where(valid > 0, distance, jnp.nan), jnp.array([0.5, 0.75]))
     radius = middle + deviations * (upper - middle) / 0.674  # quartile of the standard normal
-    return StateDecoder(weight, bias, noise.mean, whiten, centre, radius, jnp.array(True))
+    return StateDecoder(weight, bias, noise.mean, noise.whiten, centre, radius, jnp.array(True))
 
 
 def farthest_first(

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.efficient_config import EfficientConfig, FitConfig
 from briee.lbfgs import minimise
+from briee.linalg import orthonormal, ridge, top_subspace
 from briee.states import NEVER, Noise, StateDecoder, farthest_first, lloyd, purest_noise, with_region
 from briee.strata import Strata, balanced
 
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
 
 def objective(
-    parameters: Float[Array, " K*(d+1)"], problem: Problem, num_latents: int, ridge: float, decay: float
+    parameters: Float[Array, " K*(d+1)"], problem: Problem, num_latents: int, lam: float, decay: float
 ) -> Float[Array, ""]:
     """J(A, b) = [sum_i ||F_i - W_{a_i}^T psi(x_i)||^2 + lam ||W||^2] / n     (forward)
                + [sum_i ||G_i - U^T psi(x_i)||^2 + lam ||U||^2] / m           (backward)
@@ -45,31 +45,14 @@ def objective(
     fixed = jax.lax.stop_gradient(psi)
     features = (problem.action[:, :, None] * fixed[:, None, :]).reshape(fixed.shape[0], -1)
     gram = (features.T @ fixed).reshape(-1, num_latents, num_latents)
-    W = solve_ridge(gram, (features.T @ problem.target).reshape(*gram.shape[:2], -1), ridge)
+    W = ridge(gram, (features.T @ problem.target).reshape(*gram.shape[:2], -1), lam)
     predicted = jnp.einsum("nk,nkt->nt", psi, jnp.tensordot(problem.action, W, 1))
-    forward = jnp.sum((predicted - problem.target) ** 2) + ridge * jnp.sum(W**2)
+    forward = jnp.sum((predicted - problem.target) ** 2) + lam * jnp.sum(W**2)
     q = jax.nn.softmax(problem.x_before @ A.T + b) * problem.weight_before[:, None]
     fixed = jax.lax.stop_gradient(q)
-    U = solve_ridge(fixed.T @ fixed, fixed.T @ problem.target_before, ridge)
-    backward = jnp.sum((q @ U - problem.target_before) ** 2) + ridge * jnp.sum(U**2)
+    U = ridge(fixed.T @ fixed, fixed.T @ problem.target_before, lam)
+    backward = jnp.sum((q @ U - problem.target_before) ** 2) + lam * jnp.sum(U**2)
     return forward / n + backward / m + decay * jnp.sum(A**2)
-
-
-def solve_ridge(
-    gram: Float[Array, "*B K K"], moment: Float[Array, "*B K T"], ridge: float
-) -> Float[Array, "*B K T"]:
-    """(gram + ridge I)^-1 moment, by Gauss-Jordan elimination: such matrices need no pivots, and for small K
-    this compiles and runs much faster than calls of LAPACK on each of many blocks."""
-    K = gram.shape[-1]
-
-    def eliminate(k, table):
-        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
-        pivot = pivot / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1)
-        table = table - jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1) * pivot
-        return jax.lax.dynamic_update_slice_in_dim(table, pivot, k, axis=-2)
-
-    table = jnp.concatenate([gram + ridge * jnp.eye(K), moment], axis=-1)
-    return jax.lax.fori_loop(0, K, eliminate, table)[..., K:]
 
 
 def unpack(parameters: Float[Array, " K*(d+1)"], num_latents: int):
@@ -90,7 +73,7 @@ def discriminators(
     one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
     size = one_hot.sum(0)
     mean = (one_hot.T @ y) / (size + 3)[:, None]
-    values = y @ top_eigenvectors(y.T @ y / n + (mean * size[:, None]).T @ mean / n, count)
+    values = y @ top_subspace(y.T @ y / n + (mean * size[:, None]).T @ mean / n, count)
     return values / (jnp.sqrt(jnp.sum(values**2) / (n * count)) + 1e-6)
 
 
@@ -102,11 +85,6 @@ def whitened_indicators(
     one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
     size, m = one_hot.sum(0), jnp.maximum(weight.sum(), 1.0)
     return (one_hot - weight[:, None] * size / m) * jnp.sqrt(m / jnp.maximum(size, few))
-
-
-def top_eigenvectors(matrix: Float[Array, "D D"], count: int) -> Float[Array, "D count"]:
-    """Eigenvectors of the largest eigenvalues of a symmetric matrix."""
-    return jnp.linalg.eigh(matrix)[1][:, -count:]
 
 
 def fit_level(
@@ -132,7 +110,7 @@ def fit_level(
     parameters = jnp.concatenate([A, b[:, None]], 1).ravel()
     value = objective(parameters, problem, K, settings.ridge, settings.decay)
     white = A @ V.T
-    weight = solve_triangular(noise.factor.T, white.T, lower=False).T
+    weight = white @ noise.whiten
     bias = b - white @ offset - weight @ noise.mean
     return with_region(weight, bias, noise, rows, valid, settings.radius), value
 
@@ -191,11 +169,14 @@ def subspace(
     future = jnp.einsum("na,nd,nt->dat", action, x, target) / jnp.sqrt(action.sum(0) + few)[None, :, None]
     future = future.reshape(x.shape[1], -1)
     D = x.shape[1]
-    matrices = jnp.stack([variance, past @ past.T, future @ future.T])
-    tops = jax.vmap(lambda matrix: jnp.linalg.eigh(matrix)[1])(matrices)
     k = min(K, D)
-    directions = [tops[0][:, -min(K + 1, D) :], tops[1][:, -k:], tops[2][:, -k:], old.T]
-    return jnp.linalg.qr(jnp.concatenate(directions, 1)[:, :D])[0]
+    directions = [
+        top_subspace(variance, min(K + 1, D)),
+        top_subspace(past @ past.T, k),
+        top_subspace(future @ future.T, k),
+        old.T,
+    ]
+    return orthonormal(jnp.concatenate(directions, 1)[:, :D])
 
 
 def solve(
@@ -239,7 +220,7 @@ def recentre(
     K, d = A.shape
     points, weight = joined(problem)
     rows = A - A.mean(0)
-    Q = top_eigenvectors(rows.T @ rows, min(K - 1, d) if K > 1 else 1)
+    Q = top_subspace(rows.T @ rows, min(K - 1, d) if K > 1 else 1)
     flat = points @ Q
     one_hot = jax.nn.one_hot(jnp.argmax(points @ A.T + b, 1), K) * weight[:, None]
     size = one_hot.sum(0)[:, None]
