@@ -1,7 +1,5 @@
 """The decoders' table, its accuracy and its picture, against decoders whose quality is known."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,13 +13,14 @@ from briee.report.decoder import (
     draw_observations,
     match_states,
 )
+from briee.rollout import ScanSampler
 
 
 class Known:
     """Decodes a lock by its ground truth, then renames the states at each level."""
 
     def __init__(self, pure, rename):
-        self.sampler, self.rename = SimpleNamespace(pure=pure), rename
+        self.sampler, self.rename = ScanSampler(pure), rename
 
     def decode(self, state, level, observations):
         truth = jax.vmap(lambda x: self.sampler.pure.ground_truth_features(level, x))(observations)

@@ -159,7 +159,14 @@ class Efficient:
         self, state: EfficientState, level: int, observations: Float[Array, "n ..."]
     ) -> Float[Array, "n K"]:
         """Soft latent states of observations at one level."""
-        return _decode(state.decoder, jnp.int32(level), observations)
+        return _decode(at_level(state.decoder, level), observations)
+
+    def decode_levels(
+        self, state: EfficientState, observations: Float[Array, "H n ..."]
+    ) -> Float[Array, "H n K"]:
+        """Soft latent states of observations at each of the H levels."""
+        decoder = jax.tree.map(lambda leaf: leaf[: self.sampler.horizon], state.decoder)
+        return jax.vmap(_decode)(decoder, observations)
 
     def metrics(self, state: EfficientState) -> dict[str, float]:
         """What the last update did, for the run's table."""
@@ -218,7 +225,6 @@ def _plan(strata: Strata, num_labels: int, num_actions: int, max_tries: int, pri
     return plan_cells(counts, rewards, discovery_curve(counts, max_tries, prior_cells))
 
 
-@eqx.filter_jit
-def _decode(decoder: StateDecoder, level, observations):
-    flat = observations.reshape(observations.shape[0], -1)
-    return jax.nn.softmax(at_level(decoder, level).logits(flat))
+@jax.jit
+def _decode(decoder: StateDecoder, observations: Float[Array, "n ..."]) -> Float[Array, "n K"]:
+    return jax.nn.softmax(decoder.logits(observations.reshape(observations.shape[0], -1)))

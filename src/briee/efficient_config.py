@@ -27,7 +27,7 @@ class FitConfig:
     """beta, the weight of telling the previous (latent state, action) from the latent state."""
     compact: float = 0.1
     """gamma, the weight of reconstructing the observation itself within the decoder's subspace."""
-    decay: float = 1.0
+    decay: float = 0.2
     """Weight decay: the price of variance of the scores within a latent state."""
     reward: float = 0.5
     """Weight of the reward as a further discriminator, against 1 for all directions together."""

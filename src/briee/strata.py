@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 
 class Strata(eqx.Module):
-    """R rows for each of H levels; empty rows have action -1. `priority` is uniform, drawn once per row."""
+    """R rows for each of H levels, filled from the first on; empty ones have action -1. `priority` is uniform,
+    drawn once per row."""
 
     observation: Float[Array, "*H R D"]
     next_observation: Float[Array, "*H R D"]
@@ -50,24 +51,27 @@ def choose_slots(
     highest priority. Returns the slots (R: the row is dropped, or a later one took its place) and the size of
     each row's stratum before it came."""
     R, E = group.shape[0], new_group.shape[0]
+    rows = jnp.arange(R)
 
     def place(carry, new):
-        group, priority, size, owner = carry
+        group, priority, size, filled, owner = carry
         g, p, index = new
-        tries, grown = size[g], size.at[g].add(1)
+        tries, grown = size[g], size + (jnp.arange(num_groups) == g)
         largest = jnp.argmax(grown)
-        full = jnp.all(group >= 0)
+        full = filled == R
         crowd = jnp.where(group == largest, priority, -1.0)
         victim = jnp.argmax(crowd)
         drop = full & (largest == g) & (crowd[victim] <= p)
-        slot = jnp.where(full, victim, jnp.argmin(group))
-        size = jnp.where(full, grown.at[largest].add(-1), grown)
-        keep = lambda old, value: jnp.where(drop, old, old.at[slot].set(value))  # noqa: E731
-        return (keep(group, g), keep(priority, p), size, keep(owner, index)), (slot, tries)
+        slot = jnp.where(full, victim, filled)
+        here = (rows == slot) & ~drop
+        size = grown - (full & (jnp.arange(num_groups) == largest))
+        group, priority = jnp.where(here, g, group), jnp.where(here, p, priority)
+        owner = jnp.where(here, index, owner)
+        return (group, priority, size, jnp.minimum(filled + 1, R), owner), (slot, tries)
 
-    size = jnp.zeros(num_groups, jnp.int32).at[group].add(group >= 0)
-    carry = (group, priority, size, jnp.full(R, -1))
-    (_, _, _, owner), (slot, tries) = jax.lax.scan(place, carry, (new_group, new_priority, jnp.arange(E)))
+    size = (group[:, None] == jnp.arange(num_groups)).sum(0)
+    carry = (group, priority, size, (group >= 0).sum(), jnp.full(R, -1))
+    (*_, owner), (slot, tries) = jax.lax.scan(place, carry, (new_group, new_priority, jnp.arange(E)))
     return jnp.where(owner[slot] == jnp.arange(E), slot, R), tries
 
 

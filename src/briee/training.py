@@ -8,6 +8,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -142,11 +143,14 @@ def examine_decoder(algorithm: Any, state: Any, spec: RunSpec) -> DecoderTable |
     if pure is None or not hasattr(pure, "latent_model"):
         return None
     try:
-        return decoder_table(
-            algorithm, state, draw_observations(pure, stream(jax.random.key(spec.seed), "decoder"))
-        )
+        return decoder_table(algorithm, state, _examples(algorithm.sampler, spec.seed))
     except NotImplementedError:
         return None
+
+
+@lru_cache(maxsize=1)  # the same at every evaluation of a run
+def _examples(sampler: Any, seed: int) -> Any:
+    return draw_observations(sampler.pure, stream(jax.random.key(seed), "decoder"))
 
 
 def evaluation_config(spec: RunSpec) -> EvaluationConfig:

@@ -207,7 +207,7 @@ def solve(
         loss = lambda p: objective(p, problem, K, settings.ridge, settings.decay)  # noqa: E731
         return minimise(loss, start, settings.evaluations)
 
-    ends, values = jax.vmap(descend)(starts.reshape(3, -1))
+    ends, values = jax.lax.map(descend, starts.reshape(3, -1))  # one by one: each ends as soon as it can
     best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
     return unpack(ends[best], K)
 

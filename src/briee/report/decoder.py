@@ -4,6 +4,7 @@ Only environments that know their latent states can be examined so; nothing here
 """
 
 import textwrap
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,13 +45,17 @@ def draw_observations(
 
 
 def decoder_table(algorithm: Any, state: Any, observations: Float[Array, "H Z samples ..."]) -> DecoderTable:
-    """Decode `observations`, as `draw_observations` made them, level by level."""
+    """Decode `observations`, as `draw_observations` made them: level by level, or all levels at once where the
+    algorithm has `decode_levels`."""
     horizon, num_latents, samples = observations.shape[:3]
     flat = observations.reshape(horizon, num_latents * samples, *observations.shape[3:])
-    decoded = np.stack([np.asarray(algorithm.decode(state, h, flat[h]), float) for h in range(horizon)])
+    if hasattr(algorithm, "decode_levels"):
+        decoded = np.asarray(algorithm.decode_levels(state, flat), float)
+    else:
+        decoded = np.stack([np.asarray(algorithm.decode(state, h, flat[h]), float) for h in range(horizon)])
     decoded = decoded.reshape(horizon, num_latents, samples, -1)
     winner = np.eye(decoded.shape[-1])[decoded.argmax(-1)]
-    return DecoderTable(decoded.mean(2), winner.mean(2), *_latent_facts(algorithm.sampler.pure))
+    return DecoderTable(decoded.mean(2), winner.mean(2), *_latent_facts(algorithm.sampler))
 
 
 def decoder_accuracy(table: DecoderTable) -> float:
@@ -105,9 +110,10 @@ def draw_decoder(table: DecoderTable, path: Path, title: str = "") -> None:
     figure.savefig(path, dpi=150)
 
 
-def _latent_facts(pure: Any) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=1)
+def _latent_facts(sampler: Any) -> tuple[np.ndarray, np.ndarray]:
     """Reachable latent states bool[H, Z], and groups int[H, Z] of those with one transition law."""
-    model = pure.latent_model()
+    model = sampler.pure.latent_model()
     group = np.zeros(model.reward.shape[:2], int)
     for h, transition in enumerate(model.transition):
         group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[1]
