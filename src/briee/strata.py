@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 
 class Strata(eqx.Module):
-    """R rows for each of H levels, filled from the first on; empty ones have action -1. `priority` is uniform,
-    drawn once per row."""
+    """R rows for each of H levels, filled from the first on; empty ones have action -1. `priority` is
+    uniform, drawn once per row."""
 
     observation: Float[Array, "*H R D"]
     next_observation: Float[Array, "*H R D"]

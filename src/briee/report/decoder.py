@@ -45,7 +45,7 @@ def draw_observations(
 
 
 def decoder_table(algorithm: Any, state: Any, observations: Float[Array, "H Z samples ..."]) -> DecoderTable:
-    """Decode `observations`, as `draw_observations` made them: level by level, or all levels at once where the
+    """Decode `observations`, as `draw_observations` made them: level by level, or all at once where the
     algorithm has `decode_levels`."""
     horizon, num_latents, samples = observations.shape[:3]
     flat = observations.reshape(horizon, num_latents * samples, *observations.shape[3:])
