@@ -13,6 +13,7 @@ from briee.baselines import BASELINES
 from briee.config import BrieeConfig
 from briee.efficient_config import EfficientConfig
 from briee.rundir import RunSpec
+from briee.theory.config import TheoryConfig
 
 
 class Entry(NamedTuple):
@@ -39,8 +40,9 @@ ALGORITHMS: dict[str, Entry] = {
             "efficient": EfficientConfig.efficient,
             "paper": BrieeConfig.paper,
             "released": BrieeConfig.released,
+            "theory": TheoryConfig.theory,
         },
-        {"efficient": "briee.efficient:Efficient"},
+        {"efficient": "briee.efficient:Efficient", "theory": "briee.theory.algorithm:Theory"},
     ),
     "reward-free": Entry(
         "explore without a reward, plan for any reward later (Algorithm 4)",

@@ -34,7 +34,7 @@ class TrainArgs:
     algo: str = DEFAULT_ALGORITHM
     """Algorithm."""
     preset: str = DEFAULT_PRESET
-    """Preset of the algorithm: paper or released."""
+    """Preset of the algorithm: for briee efficient, paper, released or theory."""
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
     reward-free."""
@@ -128,6 +128,8 @@ def _train_kind(config: Any, **defaults: Any) -> Any:
         for field in dataclasses.fields(TrainArgs)
         if field.name in defaults
     ]
+    if (episodes := getattr(config, "default_episodes", None)) and "episodes" not in defaults:
+        fields.append(("episodes", int, dataclasses.field(default=episodes)))
     flat = ("config", Annotated[type(config), tyro.conf.arg(name="")], dataclasses.field(default=config))
     kind = dataclasses.make_dataclass("Train", [*fields, flat], bases=(TrainArgs,), frozen=True)
     kind.__doc__ = TrainArgs.__doc__

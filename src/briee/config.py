@@ -160,13 +160,14 @@ class EvaluationConfig:
     tolerance: float | None = None
     """How far the mean return may stay below the optimum, where even an optimal policy fails at times. None:
     every episode must reach the optimum, as in the paper."""
-    policy: Literal["greedy", "optimistic"] = "greedy"
-    """Evaluate the plan without the bonus, or the exploring one as the released program does."""
+    policy: Literal["greedy", "optimistic", "mixture"] = "greedy"
+    """Evaluate the plan without the bonus, the exploring one as the released program does, or the mixture of
+    past policies of Theorem 1."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "episodes", "streak")
         require(self, ">= 0", "tolerance")
-        require_choice(self, policy=("greedy", "optimistic"))
+        require_choice(self, policy=("greedy", "optimistic", "mixture"))
 
 
 @dataclass(frozen=True)

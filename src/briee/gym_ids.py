@@ -8,6 +8,8 @@ IDS = {
     "lock-simplex": "briee/CombinationLockSimplex-v0",
     "lock-homer": "briee/CombinationLockHomer-v0",
     "random-block": "briee/RandomBlockMDP-v0",
+    "finite-block": "briee/FiniteBlockMDP-v0",
+    "finite-lock": "briee/FiniteLock-v0",
 }
 """Gymnasium ids by short name; `briee.envs.ENVIRONMENTS` has the rest."""
 

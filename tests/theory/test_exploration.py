@@ -18,7 +18,6 @@ from briee.theory.block import (
     value_iteration,
     values,
 )
-from briee.theory.command import main
 from briee.theory.exploration import Setting, explore, mixture_regret, plan_after
 from briee.theory.presets import TheoryPreset
 
@@ -213,10 +212,3 @@ def test_presets_refuse_nonsense_and_grow_as_stated():
         "75 covers 3 x 16 sqrt 2"
     )
     assert proof.ell(1e6) > 1.5 * proof.epsilon_1(2e6)
-
-
-def test_the_command_ends_within_epsilon(capsys):
-    quick = ["lock", "--alpha-scale", "1e-3", "--class-size", "3"]
-    assert main([*quick, "--samples", "1e7"]) == 0
-    assert ", within epsilon" in capsys.readouterr().out
-    assert main([*quick, "--samples", "10"]) == 1

@@ -5,12 +5,13 @@ from briee.gym_ids import register
 from .describe import Description, describe, describe_all
 from .emission import ImageEmission, VectorEmission, decodability
 from .encoding import ObservationEncoder, UnsupportedSpaceError
+from .entries import ENVIRONMENTS
 from .episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
+from .finite_block import FiniteBlockMDP
 from .latent_model import LatentModel
 from .lock import CombinationLock, LockState
 from .random_block import RandomBlockMDP
 from .registration import (
-    ENVIRONMENTS,
     PureEnv,
     PureVectorEnv,
     episode_start,
@@ -28,6 +29,7 @@ __all__ = [
     "EnvironmentStepError",
     "Episodic",
     "EpisodicVector",
+    "FiniteBlockMDP",
     "ImageEmission",
     "LatentModel",
     "LockState",

@@ -8,8 +8,7 @@ fold_in(k, t + 1), split into transition, reward and observation.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import gymnasium as gym
@@ -20,59 +19,12 @@ from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from . import render
-from .lock import CombinationLock
-from .random_block import RandomBlockMDP
+from .entries import ENVIRONMENTS
 
 RENDER_MODES = ("rgb_array", "ansi")
 
 LATER_EPISODES = 0x7FFFFFFF
 """Episode n >= 1 after a seeded reset has the key fold_in(fold_in(k, LATER_EPISODES), n)."""
-
-
-class Entry(NamedTuple):
-    """One registered environment: Gymnasium id, constructor, defaults, one sentence for listings.
-
-    A default may be a function of the horizon.
-    """
-
-    id: str
-    constructor: Callable[..., Any]
-    defaults: dict[str, Any]
-    summary: str
-
-
-ENVIRONMENTS: dict[str, Entry] = {
-    "lock": Entry(
-        "briee/CombinationLock-v0",
-        CombinationLock,
-        {"horizon": 6},
-        "reward 1 at the end, anti-shaped on the way (Section 5)",
-    ),
-    "lock-dense": Entry(
-        "briee/CombinationLockDense-v0",
-        CombinationLock,
-        {"horizon": 30, "step_reward": 0.1, "anti_reward": 0.0},
-        "0.1 per good step, 1 at the end",
-    ),
-    "lock-simplex": Entry(
-        "briee/CombinationLockSimplex-v0",
-        CombinationLock,
-        {"horizon": 30, "temperature": 0.2},
-        "a low-rank MDP: the latent state is resampled from the observation before each step",
-    ),
-    "lock-homer": Entry(
-        "briee/CombinationLockHomer-v0",
-        CombinationLock,
-        {"horizon": 6, "final_reward": 5.0, "step_reward": lambda horizon: -1.0 / max(horizon - 1, 1)},
-        "HOMER's rewards: 5 at the end, -1/(H-1) per good step before",
-    ),
-    "random-block": Entry(
-        "briee/RandomBlockMDP-v0",
-        RandomBlockMDP,
-        {"horizon": 5},
-        "random latent tables, rewards in late levels, a random rotation per level",
-    ),
-}
 
 
 def make(name: str, **kwargs):

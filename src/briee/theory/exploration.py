@@ -81,52 +81,93 @@ def draw(rng: np.random.Generator, size: int, distribution: np.ndarray) -> np.nd
     return rng.multinomial(size, p).reshape(distribution.shape).astype(float)
 
 
+@dataclass(frozen=True)
+class Data:
+    """n samples per level and data set: counts of D and D' [H, S, A, S], and the distributions that they came
+    from, the mixtures rho, beta and gamma [H, S, A] of Appendix A."""
+
+    n: int
+    counts: np.ndarray
+    counts_prime: np.ndarray
+    rho: np.ndarray
+    beta: np.ndarray
+    gamma: np.ndarray
+
+
+def no_data(mdp: BlockMDP) -> Data:
+    """Alg. 1, l. 2."""
+    counts, pairs = np.zeros(mdp.transition.shape), np.zeros(mdp.reward.shape)
+    return Data(0, counts, counts, pairs, pairs, pairs)
+
+
+def collect(mdp: BlockMDP, data: Data, policy: np.ndarray, m: int, rng: np.random.Generator) -> Data:
+    """Alg. 1, l. 4, m times: roll in with `policy` [H, S, A], one uniform action (D_h) or two (D'_h)."""
+    counts, counts_prime = data.counts.copy(), data.counts_prime.copy()
+    rho, beta, gamma = data.rho.copy(), data.beta.copy(), data.gamma.copy()
+    d = occupancy(mdp.initial, mdp.transition, policy)
+    state = d.sum(axis=2)
+    uniform = np.full(mdp.num_actions, 1.0 / mdp.num_actions)
+    share = m / (data.n + m)
+    for h in range(mdp.horizon):
+        one = state[h][:, None] * uniform
+        counts[h] += draw(rng, m, one[..., None] * mdp.transition[h])
+        rho[h] += share * (one - rho[h])
+        gamma[h] += share * (d[h] - gamma[h])
+        if h > 0:
+            two = np.einsum("sa,sat->t", state[h - 1][:, None] * uniform, mdp.transition[h - 1])
+            two = two[:, None] * uniform
+            counts_prime[h] += draw(rng, m, two[..., None] * mdp.transition[h])
+            beta[h] += share * (two - beta[h])
+    return Data(data.n + m, counts, counts_prime, rho, beta, gamma)
+
+
+def represent(setting: Setting, data: Data) -> list[RepLearnResult]:
+    """Alg. 1, l. 5: RepLearn at every level, with exact oracles."""
+    preset, both = setting.preset, data.counts + data.counts_prime
+    results = []
+    for h, counts in enumerate(both):
+        k = counts.sum()
+        rounds, ell = preset.rounds(data.n, k), preset.ell(data.n, k)
+        found = replearn(
+            counts, setting.classes[h], setting.mdp.num_latents, setting.discriminators[h],
+            preset.lam(data.n), rounds, ell,
+        )  # fmt: skip
+        results.append(found)
+    return results
+
+
+def plan(setting: Setting, data: Data, decoders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Alg. 1, l. 6, and the model of l. 7: P-hat [H, S, A, S] and bonus [H, S, A] for decoders [H, S]."""
+    Z, lam, alpha = setting.mdp.num_latents, setting.preset.lam(data.n), setting.preset.alpha(data.n)
+    bonus = setting.bonus_scale * count_bonus(data.counts, decoders, Z, lam, alpha)
+    return learned_model(data.counts + data.counts_prime, decoders, Z, lam), bonus
+
+
 def explore(setting: Setting, samples: int, rng: np.random.Generator) -> Iterator[Iteration]:
     """Algorithm 1 (or the exploration of Algorithm 4) until every D_h holds `samples` transitions."""
     if not setting.discriminators:
         setting = setting.with_discriminators()
     mdp, preset = setting.mdp, setting.preset
-    H, Z, A = mdp.horizon, mdp.num_latents, mdp.num_actions
-    counts, counts_prime = (np.zeros(mdp.transition.shape) for _ in range(2))
-    rho, beta, gamma = (np.zeros(mdp.reward.shape) for _ in range(3))
-    policy, n = uniform_policy(mdp), 0  # Alg. 1, l. 2
-    while n < samples:  # Alg. 1, l. 3
-        m = min(max(1, round((setting.growth - 1.0) * n)), samples - n)
-        d = occupancy(mdp.initial, mdp.transition, policy)
-        state = d.sum(axis=2)
-        uniform = np.full(A, 1.0 / A)
-        share = m / (n + m)
-        for h in range(H):  # Alg. 1, l. 4
-            one = state[h][:, None] * uniform
-            counts[h] += draw(rng, m, one[..., None] * mdp.transition[h])
-            rho[h] += share * (one - rho[h])
-            gamma[h] += share * (d[h] - gamma[h])
-            if h > 0:
-                two = np.einsum("sa,sat->t", state[h - 1][:, None] * uniform, mdp.transition[h - 1])
-                two = two[:, None] * uniform
-                counts_prime[h] += draw(rng, m, two[..., None] * mdp.transition[h])
-                beta[h] += share * (two - beta[h])
-        n += m
-        lam, alpha = preset.lam(n), preset.alpha(n)
-        learned = [
-            replearn(
-                counts[h] + counts_prime[h], setting.classes[h], Z, setting.discriminators[h],
-                lam, preset.rounds(n, counts[h].sum() + counts_prime[h].sum()),
-                preset.ell(n, counts[h].sum() + counts_prime[h].sum()),
-            )
-            for h in range(H)
-        ]  # fmt: skip  # Alg. 1, l. 5
-        decoders = np.stack([setting.classes[h, learned[h].index] for h in range(H)])
-        bonus = setting.bonus_scale * count_bonus(counts, decoders, Z, lam, alpha)  # Alg. 1, l. 6
-        model = learned_model(counts + counts_prime, decoders, Z, lam)
+    data, policy = no_data(mdp), uniform_policy(mdp)  # Alg. 1, l. 2
+    while data.n < samples:  # Alg. 1, l. 3
+        m = min(batch(data.n, setting.growth), samples - data.n)
+        data = collect(mdp, data, policy, m, rng)  # Alg. 1, l. 4
+        learned = represent(setting, data)  # Alg. 1, l. 5
+        decoders = np.stack([setting.classes[h, found.index] for h, found in enumerate(learned)])
+        model, bonus = plan(setting, data, decoders)  # Alg. 1, l. 6
         q, V = value_iteration(model, setting.reward + bonus)  # Alg. 1, l. 7
-        policy = deterministic(q.argmax(axis=2), A)
+        policy = deterministic(q.argmax(axis=2), mdp.num_actions)
         achieved = float(mdp.initial @ values(mdp.transition, mdp.reward, policy)[0])
         yield Iteration(
-            n, lam, alpha, counts.copy(), counts_prime.copy(), learned, decoders, model, bonus, q,
-            float(mdp.initial @ V[0]), policy, mdp.optimal_return - achieved,
-            rho.copy(), beta.copy(), gamma.copy(),
+            data.n, preset.lam(data.n), preset.alpha(data.n), data.counts, data.counts_prime, learned,
+            decoders, model, bonus, q, float(mdp.initial @ V[0]), policy, mdp.optimal_return - achieved,
+            data.rho, data.beta, data.gamma,
         )  # fmt: skip
+
+
+def batch(n: int, growth: float) -> int:
+    """Samples until the next plan."""
+    return max(1, round((growth - 1.0) * n))
 
 
 def mixture_regret(history: list[Iteration], optimal: float, first: float) -> np.ndarray:
