@@ -6,7 +6,7 @@ on the host.
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -15,8 +15,8 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from briee.algorithms import make_sampler, pure_environments
 from briee.envs import ENVIRONMENTS, PureEnv, PureVectorEnv, make
 from briee.envs.encoding import ObservationEncoder, discrete_actions
-from briee.envs.episodic import environment_name
 from briee.envs.host import HostSampler
+from briee.foreign import environment_name
 from briee.rollout import Sampler, ScanSampler
 
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)
@@ -120,7 +120,7 @@ def _adapt_name(name: str, horizon: int | None) -> Adapted:
     if name in pure_environments():
         given = {} if horizon is None else {"horizon": horizon}
         return Adapted(ScanSampler(make(name, **given)), known.get(name, name), {}, None)
-    sampler = make_sampler(name, cast(int, horizon), {})
+    sampler = make_sampler(name, horizon, {})
     return Adapted(sampler, name, None, getattr(sampler.env, "encoder", None))
 
 

@@ -3,16 +3,17 @@
 Imports no JAX before something is built.
 """
 
-import difflib
+import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from briee.baselines import BASELINES
 from briee.config import BrieeConfig
 from briee.efficient_config import EfficientConfig
 from briee.rundir import RunSpec
+from briee.suggest import suggestion
 from briee.theory.config import TheoryConfig
 
 
@@ -71,37 +72,56 @@ def default_preset(algorithm: str) -> str:
 def build(spec: RunSpec) -> Any:
     """The algorithm of a run, on its environment."""
     module, _, name = find(ALGORITHMS, spec.algorithm, "algorithm").home(spec.preset).partition(":")
-    sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments)
+    sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments, spec.rich)
     return getattr(importlib.import_module(module), name)(sampler, spec.config)
 
 
-def make_sampler(env: str, horizon: int, arguments: Mapping[str, Any]) -> Any:
-    """A sampler for an environment by its short name or Gymnasium id; `ValueError` says what is wrong.
+def make_sampler(
+    env: str, horizon: int | None, arguments: Mapping[str, Any], rich: Mapping[str, Any] | None = None
+) -> Any:
+    """A sampler for an environment by its name; `ValueError` says what is wrong.
 
-    This package's environments are compiled into the rollout, all others are stepped on the host.
+    This package's environments, by short name or Gymnasium id, are compiled into the rollout, all others are
+    stepped on the host. `rich`: arguments of `RichObservation`, through which the environment is then seen.
     """
-    import gymnasium as gym
+    from gymnasium.vector import SyncVectorEnv
 
-    from briee.envs import ENVIRONMENTS, make
+    from briee.envs import make, rich_observation
     from briee.envs.host import HostSampler
+    from briee.foreign import make_one
     from briee.rollout import ScanSampler
 
     if env in pure_environments():
+        if rich:
+            raise ValueError(f"{env} has rich observations already: --rich is for Discrete ones")
         return ScanSampler(make(env, horizon=horizon, **arguments))
-    try:
-        vector = gym.make_vec(env, num_envs=HOST_ENVIRONMENTS, vectorization_mode="sync", **arguments)
-    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
-        known = suggestion(env, [*ENVIRONMENTS, *gym.registry])
-        raise ValueError(f"unknown environment {env!r}{known or f' ({error})'}") from error
-    except (gym.error.Error, TypeError, ImportError) as error:
-        raise ValueError(f"cannot make {env!r}: {error}") from error
-    return HostSampler(vector, horizon)
+
+    def make_copy():
+        one = make_one(env, arguments)
+        return rich_observation(one, rich) if rich else one
+
+    return HostSampler(SyncVectorEnv([make_copy] * HOST_ENVIRONMENTS), horizon)
 
 
-def has_instances(env: str) -> bool:
-    """Whether the environment is drawn by an `instance_seed`, as the combination of a lock is."""
+def with_instance(spec: RunSpec) -> RunSpec:
+    """`spec` with the seeds that draw the environment itself: the run's own where none is given."""
+    name = instance_argument(spec.env)
+    return dataclasses.replace(
+        spec,
+        env_arguments={name: spec.seed, **spec.env_arguments} if name else spec.env_arguments,
+        rich={"instance_seed": spec.seed, **spec.rich} if spec.rich else spec.rich,
+    )
+
+
+def instance_argument(env: str) -> str | None:
+    """The argument that draws the environment itself, as `instance_seed` draws the combination of a lock."""
+    from briee import foreign
+
     entries = pure_environments()
-    return env in entries and "instance_seed" in inspect.signature(entries[env].constructor).parameters
+    if env not in entries:
+        return foreign.instance_argument(env)
+    parameters = inspect.signature(entries[env].constructor).parameters
+    return "instance_seed" if "instance_seed" in parameters else None
 
 
 def pure_environments() -> dict[str, Any]:
@@ -116,12 +136,3 @@ def find(known: Mapping[str, Any], name: str, kind: str) -> Any:
     if name in known:
         return known[name]
     raise ValueError(f"unknown {kind} {name!r}{suggestion(name, known)}")
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """A clause with near matches of `name`, or with all there are when none is near and they are few."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    if near:
-        return f": did you mean {' or '.join(near)}?"
-    return f": known are {', '.join(known)}" if len(known) <= 12 else ""

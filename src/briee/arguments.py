@@ -4,18 +4,22 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset, suggestion
+from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
+from briee.suggest import suggestion
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 HELP = ("-h", "--help")
 REWARD_FREE = "reward-free"
+HORIZON = 6
+"""Steps per episode of this package's environments, unless told otherwise."""
 
 
 class UsageError(ValueError):
@@ -26,11 +30,12 @@ class UsageError(ValueError):
 class TrainArgs:
     """Train an agent. Every further option changes one value of the preset.
 
-    Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2.
+    Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2, and those of
+    --rich as --rich.NAME VALUE: noise, instance_seed, image_size, templates.
     """
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-    """Short name or Gymnasium id of an environment; `briee envs` lists them with their arguments."""
+    """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class."""
     algo: str = DEFAULT_ALGORITHM
     """Algorithm."""
     preset: str = DEFAULT_PRESET
@@ -38,8 +43,11 @@ class TrainArgs:
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
     reward-free."""
-    horizon: int = 6
-    """Steps per episode, H."""
+    horizon: int | None = None
+    """Steps per episode, H. By default the time limit of the environment; 6 for those of `briee envs`."""
+    rich: Literal["hadamard", "random", "image"] | None = None
+    """Show an environment with Discrete observations through noisy vectors, rotated by a Hadamard or a random
+    matrix, or through small noisy images."""
     seed: int = 1
     """Seed of every random stream; it also draws the lock, unless --env.instance_seed is given."""
     episodes: int = 100_000
@@ -54,7 +62,8 @@ class TrainArgs:
     @property
     def directory(self) -> Path:
         """Where the run goes."""
-        name = f"{self.env.replace('/', '-')}-h{self.horizon}-{self.algo}-{self.preset}-s{self.seed}"
+        env = "-".join([re.sub(r"[^\w.-]+", "-", self.env), *([self.rich] if self.rich else [])])
+        name = f"{env}-h{self.horizon}-{self.algo}-{self.preset}-s{self.seed}"
         return self.run_dir or Path("runs") / name
 
 
@@ -83,30 +92,51 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
 
     A first pass finds algorithm, preset, horizon and directory; they set the defaults of the second.
     """
-    argv, env_arguments = _split_env_arguments(_without_abbreviation(argv))
+    argv, env_arguments = _split(_without_abbreviation(argv), "--env.")
+    argv, rich_arguments = _split(argv, "--rich.")
     algo = _peek(argv, "--algo", DEFAULT_ALGORITHM)
-    with _sentences():
+    with sentences():
         name = default_preset(algo)
-        kind = _train_kind(preset(algo, _peek(argv, "--preset", name), 6), preset=name)
+        kind = _train_kind(preset(algo, _peek(argv, "--preset", name), HORIZON), preset=name)
     wants_help = any(token in HELP for token in argv)
     if wants_help:
         parse(kind, [*argv, "--help"], "briee train")
     args = parse(kind, argv, "briee train")
     if args.resume and args.overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
+    if args.horizon is None and not (args.resume and args.run_dir):
+        args = dataclasses.replace(args, horizon=default_horizon(args.env, env_arguments))
     stored = read_json(args.directory / "config.json") if args.resume else None
-    with _sentences():
+    with sentences():
         if stored is None:
-            config = preset(args.algo, args.preset, args.horizon, args.env)
-            kind = _train_kind(config, preset=default_preset(args.algo))
+            horizon = args.horizon or default_horizon(args.env, env_arguments)
+            config = preset(args.algo, args.preset, horizon, args.env)
+            kind = _train_kind(config, preset=default_preset(args.algo), horizon=horizon)
         else:
             kind, env_arguments = _stored_kind(stored), stored["env_arguments"] | env_arguments
+            rich_arguments = stored.get("rich", {}) | rich_arguments
     args = parse(kind, argv, "briee train")
     if args.episodes < 1:
         raise UsageError(f"episodes must be >= 1, got {args.episodes}")
-    return args, RunSpec(
-        args.env, args.algo, args.preset, args.horizon, args.seed, args.episodes, args.config, env_arguments
-    )
+    if rich_arguments and args.rich is None:
+        raise UsageError(f"--rich.{next(iter(rich_arguments))} needs --rich")
+    rich = rich_arguments | {"emission": args.rich} if args.rich else {}
+    named = (args.env, args.algo, args.preset, args.horizon, args.seed, args.episodes, args.config)
+    return args, RunSpec(*named, env_arguments=env_arguments, rich=rich)
+
+
+def default_horizon(env: str, arguments: dict[str, Any]) -> int:
+    """Steps per episode where none are given: the time limit that the environment has."""
+    from briee.foreign import make_one, own_horizon
+    from briee.gym_ids import IDS
+
+    if env in IDS or env in IDS.values():
+        return HORIZON
+    with sentences():
+        horizon = own_horizon(make_one(env, arguments))
+    if horizon is None:
+        raise UsageError(f"horizon is missing: {env} has no time limit, so add --horizon H")
+    return horizon
 
 
 def load_spec(run_dir: Path) -> RunSpec:
@@ -140,7 +170,8 @@ def _stored_kind(stored: dict[str, Any]) -> Any:
     """The options of `briee train` with the values of an earlier run as defaults."""
     names = ("preset", "horizon", "seed", "episodes")
     config = config_from_json(_stored_preset(stored), stored["config"])
-    return _train_kind(config, algo=stored["algorithm"], **{name: stored[name] for name in names})
+    rich = stored.get("rich", {}).get("emission")
+    return _train_kind(config, algo=stored["algorithm"], rich=rich, **{name: stored[name] for name in names})
 
 
 def _stored_preset(stored: dict[str, Any]) -> Any:
@@ -148,7 +179,7 @@ def _stored_preset(stored: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _sentences():
+def sentences():
     """Turn an unknown name or an incomplete config.json into a `UsageError`."""
     try:
         yield
@@ -169,17 +200,17 @@ def _without_abbreviation(argv: Sequence[str]) -> list[str]:
     return [*(token for token in argv if token not in flags), "--algo", REWARD_FREE]
 
 
-def _split_env_arguments(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Take --env.NAME VALUE out of the arguments."""
+def _split(argv: Sequence[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
+    """Take options such as --env.NAME VALUE out of the arguments, by their prefix."""
     rest, arguments, tokens = [], {}, iter(argv)
     for token in tokens:
-        if not token.startswith("--env."):
+        if not token.startswith(prefix):
             rest.append(token)
             continue
-        name, equals, value = token.removeprefix("--env.").partition("=")
+        name, equals, value = token.removeprefix(prefix).partition("=")
         given = value if equals else next(tokens, None)
         if given is None:
-            raise UsageError(f"--env.{name} needs a value")
+            raise UsageError(f"{prefix}{name} needs a value")
         arguments[name.replace("-", "_")] = _value(given)
     return rest, arguments
 

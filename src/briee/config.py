@@ -160,6 +160,8 @@ class EvaluationConfig:
     tolerance: float | None = None
     """How far the mean return may stay below the optimum, where even an optimal policy fails at times. None:
     every episode must reach the optimum, as in the paper."""
+    target_return: float | None = None
+    """The return that counts as optimal, for environments that do not tell theirs, or as good enough."""
     policy: Literal["greedy", "optimistic", "mixture"] = "greedy"
     """Evaluate the plan without the bonus, the exploring one as the released program does, or the mixture of
     past policies of Theorem 1."""

@@ -35,7 +35,7 @@ class RunSpec:
     """Everything that determines a run."""
 
     env: str
-    """Short name of the lock family or a Gymnasium id."""
+    """Short name of the lock family, a Gymnasium id, or FILE.py:Class."""
     algorithm: str
     """Name of the algorithm."""
     preset: str
@@ -50,6 +50,8 @@ class RunSpec:
     """The algorithm's configuration, a frozen dataclass."""
     env_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further arguments of the environment."""
+    rich: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of `RichObservation`, through which the environment is seen; empty: as it is."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `config_from_json` is the way back for the `config` part."""

@@ -94,7 +94,8 @@ def iterate(
     measured = algorithm.metrics(state)
     seconds["evaluate"] = time.perf_counter() - began
     rule = evaluation_config(spec)
-    optimum = reaches_optimum(returns, algorithm.sampler.optimal_return, rule.tolerance)
+    own, target = algorithm.sampler.optimal_return, rule.target_return
+    optimum = reaches_optimum(returns, own if target is None else target, rule.tolerance)
     streak = progress.streak + 1 if optimum else 0
     solved_now = streak >= rule.streak and not progress.solved
     progress = dataclasses.replace(

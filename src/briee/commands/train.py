@@ -1,10 +1,9 @@
 """`briee train`: train an agent in a run directory."""
 
-import dataclasses
 import shlex
 from collections.abc import Sequence
 
-from briee.arguments import parse_train
+from briee.arguments import parse_train, sentences
 from briee.commands.process import build, prepare_process
 from briee.rundir import RunError
 
@@ -13,13 +12,13 @@ def run(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     args, spec = parse_train(argv)
     prepare_process()
-    from briee.algorithms import has_instances
+    from briee.algorithms import with_instance
     from briee.display import make_display
     from briee.envs import EnvironmentStepError
     from briee.runs import RunInterrupted, run
 
-    if has_instances(spec.env):
-        spec = dataclasses.replace(spec, env_arguments={"instance_seed": spec.seed, **spec.env_arguments})
+    with sentences():
+        spec = with_instance(spec)
     algorithm = build(spec)
     how = {
         "resume": args.resume,

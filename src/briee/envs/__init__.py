@@ -18,7 +18,7 @@ from .registration import (
     episode_step,
     make,
 )
-from .rich import RichObservation
+from .rich import RichObservation, rich_observation
 
 register()
 
@@ -47,4 +47,5 @@ __all__ = [
     "episode_step",
     "episodic",
     "make",
+    "rich_observation",
 ]

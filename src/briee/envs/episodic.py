@@ -15,6 +15,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from briee.foreign import environment_name, own_horizon, own_optimum
+
 from .encoding import ObservationEncoder, UnsupportedSpaceError, discrete_actions
 
 
@@ -22,23 +24,10 @@ class EnvironmentStepError(RuntimeError):
     """A user's environment raised, or broke its promises, in `reset` or `step`; names it and the step."""
 
 
-def environment_name(env: gym.Env | gym.vector.VectorEnv) -> str:
-    """The registered id, or the name of the class."""
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
 def find_horizon(env: gym.Env | gym.vector.VectorEnv, horizon: int | None) -> int:
     """The given horizon, or the environment's own: its `horizon`, its time limit, its `max_steps`."""
     if horizon is None:
-        single = env.unwrapped.envs[0] if isinstance(env.unwrapped, gym.vector.SyncVectorEnv) else env
-        base = cast(Any, single.unwrapped)
-        found = (
-            getattr(getattr(base, "pure", base), "horizon", None),
-            getattr(single.spec, "max_episode_steps", None),
-            getattr(env.spec, "max_episode_steps", None),
-            getattr(base, "max_steps", None),
-        )
-        horizon = next((int(h) for h in found if isinstance(h, (int, np.integer))), None)
+        horizon = own_horizon(env)
     if horizon is None:
         raise ValueError(
             f"horizon is missing: {environment_name(env)} has no time limit, so pass horizon=..."
@@ -77,9 +66,7 @@ class Episodic(gym.Wrapper, gym.utils.RecordConstructorArgs):
         self.encoder = ObservationEncoder(env.observation_space, keys, image_scale)
         self.horizon = find_horizon(env, horizon)
         self.observation_space = self.encoder.space
-        self.optimal_return = (
-            optimal_return if optimal_return is not None else _own_optimum(env, self.horizon)
-        )
+        self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
         self._level = self.horizon
         self._over = True
 
@@ -138,9 +125,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
             )
         self.single_observation_space = self.encoder.space
         self.observation_space = batch_space(self.encoder.space, env.num_envs)
-        self.optimal_return = (
-            optimal_return if optimal_return is not None else _own_optimum(env, self.horizon)
-        )
+        self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
         self._level = self.horizon
         self._over = np.ones(env.num_envs, bool)
 
@@ -217,24 +202,3 @@ def _check_agreement(env: gym.vector.VectorEnv, name: str) -> None:
                     f"environments 0 and {index} of the vector {name} disagree: "
                     f"their {attribute.replace('_', ' ')}s are {found[0]} and {space}"
                 )
-
-
-def _own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
-    """The best return in H steps, where the environment tells it or shows its table `P`."""
-    base = cast(Any, env.unwrapped)
-    if isinstance(base, gym.vector.SyncVectorEnv):
-        base = cast(Any, base.envs[0].unwrapped)
-    if getattr(base, "optimal_return", None) is not None:
-        own = getattr(getattr(base, "pure", None), "horizon", horizon)
-        return float(base.optimal_return) if own == horizon else None
-    table, start = getattr(base, "P", None), getattr(base, "initial_state_distrib", None)
-    if not isinstance(table, dict) or start is None:
-        return None
-    value = np.zeros(len(table))
-    for _ in range(horizon):
-
-        def action_value(rows, value=value) -> float:
-            return sum(p * (r + (0.0 if over else value[s])) for p, s, r, over in rows)
-
-        value = np.array([max(map(action_value, table[state].values())) for state in sorted(table)])
-    return float(np.asarray(start) @ value)

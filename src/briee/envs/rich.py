@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
+
+from briee.foreign import environment_name
+from briee.suggest import suggestion
 
 from .emission import NORMAL_BOUND, Emission, ImageEmission, VectorEmission, decodability
 
@@ -48,7 +53,8 @@ class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         space = env.observation_space
         if not isinstance(space, spaces.Discrete):
-            raise ValueError(f"RichObservation needs a Discrete observation space, got {space}")
+            name = environment_name(env)
+            raise ValueError(f"RichObservation needs a Discrete observation space, {name} has {space}")
         if emission not in EMISSIONS:
             raise ValueError(f"emission must be one of {', '.join(EMISSIONS)}, got {emission!r}")
         self.num_latents = int(space.n)
@@ -92,6 +98,15 @@ class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def _emit(self, observation: Any, info: dict[str, Any]):
         latent = int(observation) - self._first
         return self._draw(latent, self._noise_rng), info | {"latent": latent}
+
+
+def rich_observation(env: gym.Env, arguments: Mapping[str, Any]) -> RichObservation:
+    """`RichObservation(env, **arguments)`, with a sentence for arguments that do not exist."""
+    known = list(inspect.signature(RichObservation).parameters)[1:]
+    for name in arguments:
+        if name not in known:
+            raise ValueError(f"rich observations have no argument {name!r}{suggestion(name, known)}")
+    return RichObservation(env, **arguments)
 
 
 def host_emission(emission: Emission):
