@@ -36,8 +36,8 @@ def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
     layout = given.pop("layout_seed", 0) if is_minigrid(name) else None
     try:
         # Observations are checked here at every step; Gymnasium's checker would warn once for each copy.
-        how = {"disable_env_checker": True}
-        env = _class_in_file(name)(**given) if _is_file(name) else gym.make(name, **how, **given)
+        given |= {} if _is_file(name) else {"disable_env_checker": True}
+        env = (_class_in_file(name) if _is_file(name) else functools.partial(gym.make, name))(**given)
     except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
         hint = "" if _is_file(name) else suggestion(name, [*IDS, *IDS.values(), *gym.registry])
         raise ValueError(f"unknown environment {name!r}{hint or f': {_line(error)}'}") from error

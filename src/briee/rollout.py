@@ -98,8 +98,7 @@ class ScanSampler:
         self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
     ) -> Trajectories:
         """See `Sampler.rollout`."""
-        never = jnp.full(episodes, self.horizon, jnp.int32)
-        return _scan(self.pure, policy, key, episodes, never if deviation is None else deviation)
+        return _scan(self.pure, policy, key, episodes, deviation)
 
 
 @eqx.filter_jit
@@ -109,7 +108,7 @@ def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
 
     def step(carry, level):
         state, observation = carry
-        action = jax.vmap(choose_action, (None, None, None, 0, 0, 0))(
+        action = jax.vmap(choose_action, (None, None, None, 0, 0, None if deviation is None else 0))(
             policy, pure.num_actions, level, observation, policy_keys, deviation
         )
         new_state, new_observation, reward, _ = jax.vmap(episode_step, (None, 0, 0, 0))(
@@ -134,15 +133,18 @@ def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
 
 def choose_action(policy: Policy, num_actions: int, level, observation, key, deviation) -> Int[Array, ""]:
     """The policy's action at one level of one episode, or a uniform one at the two levels of its
-    deviation."""
+    deviation. `deviation` may be None: then nothing is drawn for it."""
     if isinstance(policy, MixturePolicy):
         policy = policy.draw(
             jax.random.fold_in(key, MEMBER)
         )  # the episode's own key: the same at every level
     policy_key, uniform_key = jax.random.split(jax.random.fold_in(key, level))
+    action = policy(level, observation, policy_key).astype(jnp.int32)
+    if deviation is None:
+        return action
     uniform = jax.random.randint(uniform_key, (), 0, num_actions)
     deviates = (level == deviation) | (level == deviation + 1)
-    return jnp.where(deviates, uniform, policy(level, observation, policy_key)).astype(jnp.int32)
+    return jnp.where(deviates, uniform, action)
 
 
 def collect_deviations(sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes_per_level: int):

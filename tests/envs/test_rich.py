@@ -87,7 +87,7 @@ def test_vectors_of_rich_environments():
 
 
 def test_bad_arguments_get_a_sentence():
-    with pytest.raises(ValueError, match="needs a Discrete observation space, got Box"):
+    with pytest.raises(ValueError, match="need a Discrete observation space, CartPole-v1 has a Box"):
         RichObservation(gym.make("CartPole-v1"))
     with pytest.raises(ValueError, match="emission must be one of hadamard, random, image, got 'smell'"):
         RichObservation(gym.make("FrozenLake-v1"), "smell")

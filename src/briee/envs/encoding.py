@@ -73,7 +73,9 @@ class ObservationEncoder:
         if not np.isfinite(result).all():
             kind = "NaN" if np.isnan(result).any() else "infinite"
             index = np.flatnonzero(~np.isfinite(result.reshape(n, -1)).all(axis=1))
-            raise ValueError(f"observation has {kind} entries" + (f" in {index.tolist()}" if batch else ""))
+            raise ValueError(
+                f"observation has {kind} entries" + (f" in copies {index.tolist()}" if batch else "")
+            )
         return result[0] if batch is None else result
 
     def _encode(self, part: gym.Space, value: np.ndarray) -> np.ndarray:

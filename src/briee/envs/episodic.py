@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from briee.foreign import environment_name, own_horizon, own_optimum
 
@@ -128,36 +129,86 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
         self._level = self.horizon
         self._over = np.ones(env.num_envs, bool)
+        self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
+        self._seen: list[Any] = []
 
     def reset(self, *, seed=None, options: dict[str, Any] | None = None):
         """Start all episodes; one seed or a list of them goes to the vector environment."""
-        self._level, self._over = 0, np.zeros(self.num_envs, bool)
-        with _blame(self.name, "reset"):
-            observation, info = self.env.reset(seed=seed, options=options)
-            return self.encoder(observation, self.num_envs), self._mark(
-                info, *np.zeros((2, self.num_envs), bool)
-            )
+        n = self.num_envs
+        self._level, self._over = 0, np.zeros(n, bool)
+        with _blame(self.name, "reset", self.num_envs) as blame:
+            if self._copies is None:
+                observation, info = self.env.reset(seed=seed, options=options)
+            else:
+                seeds = [seed + i for i in range(n)] if isinstance(seed, int) else seed or [None] * n
+                told = []
+                for index, (env, own) in enumerate(zip(self._copies, seeds, strict=True)):
+                    blame.copy = index
+                    told.append(env.reset(seed=own, options=options))
+                blame.copy = None
+                observation, info = self._stack([o for o, _ in told]), merge_infos([i for _, i in told])
+            return self.encoder(observation, n), self._mark(info, *np.zeros((2, n), bool))
 
     def step(self, actions):
         """One of H steps of every episode."""
         if self._level >= self.horizon:
             raise gym.error.ResetNeeded(f"the {self.horizon} steps of these episodes are over: call reset()")
         self._level += 1
-        with _blame(self.name, f"step {self._level}"):
-            observation, reward, terminated, truncated, info = self.env.step(actions)
-            ended = (terminated | truncated) & ~self._over
-            encoded = self.encoder(observation, self.num_envs)
-            if self.autoreset == AutoresetMode.SAME_STEP:
-                for index in np.flatnonzero(ended):
-                    encoded[index] = self.encoder(info["final_obs"][index])
+        with _blame(self.name, f"step {self._level}", self.num_envs) as blame:
+            advance = self._step_vector if self._copies is None else self._step_copies
+            encoded, reward, terminated, truncated, info = advance(actions, blame)
             encoded[self._over] = self.encoder.absorbing
             reward = np.where(self._over, 0.0, _finite(reward)).astype(np.float32)
         marked = self._mark(info, terminated & ~self._over, truncated & ~self._over)
         if "latent" in marked:
             marked["latent"] = np.where(self._over, -1, marked["latent"])
-        self._over = self._over | ended
+        self._over = self._over | terminated | truncated
         done = np.full(self.num_envs, self._level == self.horizon)
         return encoded, reward, done, np.zeros(self.num_envs, bool), marked
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """What follows in these episodes, bool[num_envs], is not wanted: they are absorbed from here on."""
+        self._over = self._over | episodes
+
+    def _step_vector(self, actions, blame):
+        """A step of the vector environment, with the last observations of episodes that it has reset."""
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        encoded = self.encoder(observation, self.num_envs)
+        if self.autoreset == AutoresetMode.SAME_STEP:
+            for index in np.flatnonzero((terminated | truncated) & ~self._over):
+                encoded[index] = self.encoder(info["final_obs"][index])
+        return encoded, reward, terminated, truncated, info
+
+    def _step_copies(self, actions, blame):
+        """A step of every copy whose episode goes on. Gymnasium's own loop over copies resets those that are
+        over, copies every observation, and cannot say which copy has failed."""
+        n, over = self.num_envs, self._over.tolist()
+        reward, ended, infos = [0.0] * n, np.zeros((2, n), bool), [{}] * n
+        for index, (env, action) in enumerate(
+            zip(self._copies or (), np.asarray(actions).tolist(), strict=True)
+        ):
+            if over[index]:
+                continue
+            blame.copy = index
+            self._seen[index], reward[index], terminated, truncated, infos[index] = env.step(action)
+            if terminated or truncated:
+                ended[:, index] = terminated, truncated
+        blame.copy = None
+        return self.encoder(self._stack(self._seen), n), np.asarray(reward), *ended, merge_infos(infos)
+
+    def _stack(self, observations: list[Any]) -> Any:
+        """Observations of the copies as the vector's batched space has them."""
+        self._seen = list(observations)
+        space = self.env.single_observation_space
+        if isinstance(space, spaces.Box | spaces.Discrete):
+            for index, observation in enumerate(observations):
+                if np.shape(observation) != space.shape:
+                    raise ValueError(
+                        f"observation of copy {index} has shape {np.shape(observation)}, "
+                        f"but the space {type(space).__name__} promises {space.shape}"
+                    )
+            return np.array(observations)
+        return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
 
     def _mark(self, info: dict[str, Any], terminated: np.ndarray, truncated: np.ndarray) -> dict[str, Any]:
         return info | {"original_terminated": terminated, "original_truncated": truncated}
@@ -172,16 +223,38 @@ def episodic(env: gym.Env | gym.vector.VectorEnv, horizon: int | None = None, **
 class _blame:
     """Turns whatever a user's environment raises into one sentence with its name and the step."""
 
-    def __init__(self, name: str, moment: str):
-        self.name, self.moment = name, moment
+    copy: int | None = None
+    """Which of several copies is at work, where that is known."""
 
-    def __enter__(self) -> None:
-        pass
+    def __init__(self, name: str, moment: str, copies: int = 1):
+        self.name, self.moment, self.copies = name, moment, copies
+
+    def __enter__(self) -> _blame:
+        return self
 
     def __exit__(self, kind, error, traceback) -> None:
         if isinstance(error, Exception) and not isinstance(error, gym.error.ResetNeeded):
-            message = f"environment {self.name} failed at {self.moment}: {type(error).__name__}: {error}"
+            where = "" if self.copy is None else f" (copy {self.copy} of {self.copies})"
+            what = f"environment {self.name}{where} failed at {self.moment}"
+            message = " ".join(f"{what}: {type(error).__name__}: {error}".split())
             raise EnvironmentStepError(message) from error
+
+
+def merge_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """As Gymnasium's vectors do it: for each key an array of what was told, and under `_key` who told it."""
+    merged: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos for key in info):
+        told = [info[key] for info in infos if key in info]
+        plain = all(isinstance(value, int | float | np.generic) for value in told)
+        array = np.zeros(len(infos), np.asarray(told).dtype if plain else object)
+        mask = np.array([key in info for info in infos])
+        if plain:
+            array[mask] = told
+        else:
+            for index, value in zip(np.flatnonzero(mask), told, strict=True):
+                array[index] = value
+        merged |= {key: array, f"_{key}": mask}
+    return merged
 
 
 def _finite(reward):

@@ -7,6 +7,7 @@ with seeds drawn from the key.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, cast
 
 import equinox as eqx
@@ -60,29 +61,33 @@ class HostSampler:
         H, n = self.horizon, self.env.num_envs
         env_keys, policy_keys, seeds = (np.asarray(x) for x in _keys(key, episodes))
         never = np.full(episodes, H, np.int32)
-        deviation = never if deviation is None else np.asarray(deviation, np.int32)
+        deviates = never if deviation is None else np.asarray(deviation, np.int32)
         data = Trajectories(
             observation=cast(Any, np.zeros((episodes, H + 1, *self.observation_shape), np.float32)),
             action=cast(Any, np.zeros((episodes, H), np.int32)),
             reward=cast(Any, np.zeros((episodes, H), np.float32)),
             latent=cast(Any, np.full((episodes, H + 1), -1, np.int32)),
         )
+        act = _actor(policy, self.num_actions)
         for first in range(0, episodes, n):
             # The last batch may be short: its spare environments repeat an episode, which is then dropped.
             rows = np.minimum(np.arange(first, first + n), episodes - 1)
-            kept = min(n, episodes - first)
-            observation, info = self._reset(env_keys[rows], seeds[rows])
-            self._batch(data, rows[:kept], observation, info, policy, policy_keys[rows], deviation[rows])
+            kept = slice(first, min(first + n, episodes))
+            end = np.where(np.arange(n) < kept.stop - first, np.minimum(deviates[rows] + 2, H), 0)
+            start = self._reset(env_keys[rows], seeds[rows])
+            own = None if deviation is None else deviates[rows]
+            choose = functools.partial(act, key_data=policy_keys[rows], deviation=own)
+            self._batch(data, kept, start, choose, end)
         return jax.tree.map(jnp.asarray, data)
 
-    def _batch(self, data, rows, observation, info, policy, policy_keys, deviation) -> None:
-        """Run the episodes that were just reset and write the first of them into the rows of `data`."""
-        kept = len(rows)
-        for level in range(min(self.horizon, int(deviation.max()) + 2)):
-            data.observation[rows, level] = observation[:kept]
-            data.latent[rows, level] = _latent(info, kept)
-            at = np.asarray(level, np.int32)  # an array, or each level would be compiled anew
-            action = np.asarray(_actions(policy, self.num_actions, at, observation, policy_keys, deviation))
+    def _batch(self, data, rows: slice, start, choose, end: np.ndarray) -> None:
+        """Run episodes that were just reset up to their `end`; the first of them are rows of `data`."""
+        (observation, info), kept = start, rows.stop - rows.start
+        drop = getattr(self.env, "drop", lambda episodes: None)
+        data.observation[rows, 0], data.latent[rows, 0] = observation[:kept], _latent(info, kept)
+        for level in range(end.max()):
+            drop(end <= level)
+            action = np.asarray(choose(np.int32(level), observation))
             observation, reward, _, _, info = self.env.step(action)
             data.action[rows, level] = action[:kept]
             data.reward[rows, level] = reward[:kept]
@@ -111,10 +116,22 @@ def _keys(key, episodes: int):
     return jax.random.key_data(env_keys), jax.random.key_data(policy_keys), seeds
 
 
-@eqx.filter_jit
-def _actions(policy, num_actions: int, level, observation, key_data, deviation):
-    keys = jax.random.wrap_key_data(key_data)
-    choose = jax.vmap(choose_action, (None, None, None, 0, 0, 0))
+def _actor(policy, num_actions: int):
+    """(level, observation, key_data, deviation) -> actions, for a batch; takes the policy apart only once."""
+    leaves, treedef = jax.tree.flatten(policy)
+    is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+    arrays = [jnp.asarray(leaf) for leaf, yes in zip(leaves, is_array, strict=True) if yes]
+    others = tuple(None if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True))
+    return functools.partial(_actions, (treedef, is_array, others), num_actions, arrays)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _actions(static, num_actions: int, arrays, level, observation, key_data, deviation):
+    treedef, is_array, others = static
+    given = iter(arrays)
+    leaves = [next(given) if yes else leaf for leaf, yes in zip(others, is_array, strict=True)]
+    policy, keys = jax.tree.unflatten(treedef, leaves), jax.random.wrap_key_data(key_data)
+    choose = jax.vmap(choose_action, (None, None, None, 0, 0, None if deviation is None else 0))
     return choose(policy, num_actions, level, observation, keys, deviation)
 
 

@@ -53,8 +53,8 @@ class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         space = env.observation_space
         if not isinstance(space, spaces.Discrete):
-            name = environment_name(env)
-            raise ValueError(f"RichObservation needs a Discrete observation space, {name} has {space}")
+            found = f"{environment_name(env)} has a {type(space).__name__}"
+            raise ValueError(f"rich observations need a Discrete observation space, {found}")
         if emission not in EMISSIONS:
             raise ValueError(f"emission must be one of {', '.join(EMISSIONS)}, got {emission!r}")
         self.num_latents = int(space.n)
