@@ -32,7 +32,7 @@ def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
     if _in_working_folder(name) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     instance = instance_argument(name)
-    given = ({instance: 0} if instance else {}) | dict(arguments)
+    given: dict[str, Any] = ({instance: 0} if instance else {}) | dict(arguments)
     layout = given.pop("layout_seed", 0) if is_minigrid(name) else None
     try:
         # Observations are checked here at every step; Gymnasium's checker would warn once for each copy.

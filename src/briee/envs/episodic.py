@@ -183,7 +183,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
         """A step of every copy whose episode goes on. Gymnasium's own loop over copies resets those that are
         over, copies every observation, and cannot say which copy has failed."""
         n, over = self.num_envs, self._over.tolist()
-        reward, ended, infos = [0.0] * n, np.zeros((2, n), bool), [{}] * n
+        reward, ended, infos = np.zeros(n), np.zeros((2, n), bool), [{}] * n
         for index, (env, action) in enumerate(
             zip(self._copies or (), np.asarray(actions).tolist(), strict=True)
         ):
@@ -194,7 +194,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
             if terminated or truncated:
                 ended[:, index] = terminated, truncated
         blame.copy = None
-        return self.encoder(self._stack(self._seen), n), np.asarray(reward), *ended, merge_infos(infos)
+        return self.encoder(self._stack(self._seen), n), reward, *ended, merge_infos(infos)
 
     def _stack(self, observations: list[Any]) -> Any:
         """Observations of the copies as the vector's batched space has them."""
