@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from briee.cells import CellPolicy, count_cells, discovery_curve, plan_cells
+from briee.cells import CellPolicy, count_cells, discovery_curve, plan_cells, trial_values
+from briee.efficient_config import ExploreConfig
 from briee.states import StateDecoder, unfitted
 from briee.strata import Strata, empty_strata
 
 H, L, A = 4, 3, 2
+RULES = ("discovery", "tries", "bonus")
 
 
 def random_counts(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,3 +121,11 @@ def test_a_policy_draws_among_nearly_equal_actions(value, tolerance, allowed):
     keys = jax.random.split(jax.random.key(0), 200)
     actions = jax.vmap(lambda key: policy(jnp.int32(0), jnp.array([1.0]), key))(keys)
     assert set(np.asarray(actions).tolist()) == allowed
+
+
+def test_values_of_a_further_try_by_each_rule():
+    counts = jnp.array([[3.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    values = {rule: trial_values(counts, ExploreConfig(rule=rule, max_tries=4)) for rule in RULES}
+    np.testing.assert_array_equal(values["tries"], [1, 1, 0, 0, 0])
+    np.testing.assert_allclose(values["bonus"], [1, 2**-0.5, 3**-0.5, 1 / 2, 5**-0.5], rtol=1e-6)
+    np.testing.assert_array_equal(values["discovery"], discovery_curve(counts, 4, 2.0))

@@ -5,7 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.linalg import block_gram, block_moment, elliptical_norm, inverse_factor, predict, ridge
+from briee.linalg import (
+    block_gram,
+    block_moment,
+    elliptical_norm,
+    factorise,
+    inverse_factor,
+    log_determinant,
+    orthonormal,
+    predict,
+    ridge,
+    top_subspace,
+)
 
 A, K, T, n = 4, 3, 2, 60
 
@@ -70,3 +81,31 @@ def test_predict_is_phi_times_w(sample):
     w = np.random.default_rng(3).normal(size=(A, K, T))
     values = predict(jnp.asarray(w), jnp.asarray(psi), jnp.asarray(action))
     np.testing.assert_allclose(values, phi @ w.reshape(A * K, T), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_elimination_gives_factors_and_determinants_of_many_blocks(size):
+    root = np.random.default_rng(size).normal(size=(3, size, size + 4))
+    matrix = (root @ root.swapaxes(1, 2) + 0.1 * np.eye(size)).astype(np.float32)
+    lower, inverse = factorise(jnp.asarray(matrix))
+    expected = np.linalg.cholesky(matrix.astype(float))
+    np.testing.assert_allclose(lower, expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(inverse @ expected, np.tile(np.eye(size), (3, 1, 1)), atol=1e-3)
+    np.testing.assert_allclose(
+        log_determinant(jnp.asarray(matrix)), np.linalg.slogdet(matrix.astype(float))[1], rtol=1e-3, atol=1e-3
+    )
+
+
+def test_columns_become_orthonormal_and_dependent_ones_zero():
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(10, 4)) * [1, 1e-3, 50, 1]
+    columns[:, 3] = columns[:, 0] - columns[:, 2]
+    basis = np.asarray(orthonormal(jnp.asarray(columns, jnp.float32)))
+    np.testing.assert_allclose(basis.T @ basis, np.diag([1, 1, 1, 0]), atol=1e-4)
+
+
+def test_the_top_subspace_is_that_of_the_largest_eigenvalues():
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(30, 30)))[0]
+    values = np.concatenate([[9, 8, 5], np.linspace(2, 0, 27)])
+    found = np.asarray(top_subspace(jnp.asarray((vectors * values) @ vectors.T, jnp.float32), 3))
+    assert np.linalg.svd(found.T @ vectors[:, :3])[1].min() > 0.9999

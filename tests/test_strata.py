@@ -105,3 +105,17 @@ def test_ranks_and_balanced_samples(table):
     kept = np.asarray(chosen)[np.asarray(weight) > 0]
     if len(left_out) and len(kept):
         assert rank[kept].max() <= rank[left_out].min()
+
+
+def test_without_strata_a_flood_drowns_what_is_rare():
+    """The same rows with and without strata: 4 rare ones, then 400 common ones."""
+    kept = {}
+    for stratified in (True, False):
+        strata = empty_strata(1, 16, 1)
+        for i, (label, n) in enumerate([(1, 4), *[(0, 40)] * 10]):
+            x, a, r = jnp.zeros((n, 2, 1)), jnp.zeros((n, 1), int), jnp.zeros((n, 1))
+            c = jnp.full((n, 2), label)
+            strata, _ = insert(strata, x, a, r, c, jax.random.key(i), 2, 1, stratified)
+        kept[stratified] = int((strata.label == 1).sum())
+    assert kept[True] == 4
+    assert kept[False] <= 1

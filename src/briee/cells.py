@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from briee.efficient_config import ExploreConfig
 from briee.features import at_level
 from briee.states import StateDecoder
 from briee.strata import Strata
@@ -56,6 +57,16 @@ def discovery_curve(
 
     tries = jnp.arange(1, max_tries + 1, dtype=jnp.float32)
     return jnp.concatenate([jnp.ones(1), jax.lax.cummin(jax.lax.map(at, tries))])
+
+
+def trial_values(counts: Float[Array, "*cells L"], explore: ExploreConfig) -> Float[Array, " max_tries+1"]:
+    """What it is worth to try a cell again that was tried n = 0, 1, ... times, by the rule of `explore`."""
+    n = jnp.arange(explore.max_tries + 1)
+    if explore.rule == "tries":
+        return jnp.where(n < explore.known_after, 1.0, 0.0)
+    if explore.rule == "bonus":
+        return jax.lax.rsqrt(n + 1.0)
+    return discovery_curve(counts, explore.max_tries, explore.prior_cells)
 
 
 def plan_cells(

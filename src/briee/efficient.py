@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.cells import CellPolicy, Plan, count_cells, discovery_curve, plan_cells
-from briee.efficient_config import EfficientConfig
+from briee.cells import CellPolicy, Plan, count_cells, plan_cells, trial_values
+from briee.efficient_config import EfficientConfig, ExploreConfig
 from briee.features import at_level
 from briee.randomness import stream
 from briee.rollout import Sampler, Trajectories, deepest_good_level
@@ -94,7 +94,12 @@ class Efficient:
         ]
         trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
         strata, grown = _insert(
-            state.strata, state.decoder, trajectories, stream(key, "priority"), self.sampler.num_actions
+            state.strata,
+            state.decoder,
+            trajectories,
+            stream(key, "priority"),
+            self.sampler.num_actions,
+            self.config.strata.stratified,
         )
         before = jnp.pad(grown, (1, 0)) + jnp.pad(grown, (0, 1))  # a level's data and those that lead to it
         return replace(
@@ -140,12 +145,13 @@ class Efficient:
         if int(state.episodes) < rule.min_rows:
             return []
         order = np.argsort(-growth, kind="stable")[: rule.max_levels]
-        return sorted(int(h) for h in order if growth[h] >= rule.growth)
+        enough = rule.growth if float(state.plan.chance) >= rule.doubt else 0.0
+        return sorted(int(h) for h in order if growth[h] > enough)
 
     def plan(self, state: EfficientState) -> EfficientState:
         """Values of every cell for exploration and for reward."""
-        explore, L = self.config.explore, self.config.num_latents + 1
-        plan = _plan(state.strata, L, self.sampler.num_actions, explore.max_tries, explore.prior_cells)
+        L = self.config.num_latents + 1
+        plan = _plan(state.strata, L, self.sampler.num_actions, self.config.explore)
         return replace(state, plan=plan, iteration=state.iteration + 1)
 
     def policy(self, state: EfficientState, kind: Literal["greedy", "optimistic"] = "greedy") -> CellPolicy:
@@ -182,14 +188,15 @@ class Efficient:
 
 
 @eqx.filter_jit
-def _insert(strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int):
+def _insert(
+    strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int, stratified: bool
+):
     E, levels = trajectories.observation.shape[:2]
     observation = trajectories.observation.reshape(E, levels, -1).astype(jnp.float32)
     label = jax.vmap(StateDecoder.label, (0, 1), 1)(decoder, observation)
     groups = (decoder.bias.shape[1] + 1) * num_actions
-    return insert(
-        strata, observation, trajectories.action, trajectories.reward, label, key, groups, num_actions
-    )
+    action, reward = trajectories.action, trajectories.reward
+    return insert(strata, observation, action, reward, label, key, groups, num_actions, stratified)
 
 
 @eqx.filter_jit
@@ -220,9 +227,9 @@ def _replace_level(parts, h, result):
 
 
 @eqx.filter_jit
-def _plan(strata: Strata, num_labels: int, num_actions: int, max_tries: int, prior_cells: float) -> Plan:
+def _plan(strata: Strata, num_labels: int, num_actions: int, explore: ExploreConfig) -> Plan:
     counts, rewards = count_cells(strata, num_labels, num_actions)
-    return plan_cells(counts, rewards, discovery_curve(counts, max_tries, prior_cells))
+    return plan_cells(counts, rewards, trial_values(counts, explore))
 
 
 @jax.jit

@@ -1,8 +1,9 @@
 """Settings of the sample-efficient sibling of Algorithm 1. Imports no JAX."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from briee.config import EvaluationConfig
+from briee.config import EvaluationConfig, require, require_choice
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,11 @@ class StrataConfig:
     """Transitions kept per level; a full level takes a new one at the cost of its largest stratum."""
     fit_rows: int = 512
     """Transitions of a level that a fit sees, as many from each stratum as there are."""
+    stratified: bool = True
+    """Whether (latent state, action) pairs have strata of their own; else all rows of a level are alike."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "rows", "fit_rows")
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,10 @@ class FitConfig:
 
     directions: int = 4
     """T, directions of the next observation that the latent state and the action have to predict."""
+    discriminators: Literal["predictable", "variance"] = "predictable"
+    """Directions that stand out and can be predicted, or plain principal components."""
+    forward: float = 1.0
+    """Weight of predicting those directions and the reward."""
     ridge: float = 1.0
     """lambda of every eliminated regression, on sums over the rows."""
     backward: float = 0.05
@@ -40,6 +50,12 @@ class FitConfig:
     radius: float = 5.0
     """An observation this many (robust) standard deviations further from every centre than usual is novel."""
 
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "directions", "evaluations")
+        require(self, "> 0", "ridge", "few", "radius")
+        require(self, ">= 0", "forward", "backward", "compact", "decay", "reward", "recentre_steps")
+        require_choice(self, discriminators=("predictable", "variance"))
+
 
 @dataclass(frozen=True)
 class RefitConfig:
@@ -51,12 +67,24 @@ class RefitConfig:
     """A level is due when its strata and those before it have grown by this factor in logarithm, summed."""
     max_levels: int = 8
     """Levels fitted in one update, at most: those that grew most."""
+    doubt: float = 0.25
+    """Below this probability of a discovery the threshold `growth` falls to 0: an old decoder may be what
+    hides the rest."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "min_rows", "max_levels")
+        require(self, ">= 0", "growth", "doubt")
 
 
 @dataclass(frozen=True)
 class ExploreConfig:
     """Where data are collected."""
 
+    rule: Literal["discovery", "tries", "bonus"] = "discovery"
+    """Value of trying a cell again: the estimated probability of a discovery; 1 until it was tried
+    `known_after` times, then 0; or 1 / sqrt(n + 1), the bonus of one-hot features (Alg. 1, l. 6)."""
+    known_after: int = 2
+    """Tries after which the rule `tries` takes a cell for known."""
     episodes: int = 20
     """Episodes between two plans."""
     tolerance: float = 0.8
@@ -68,6 +96,12 @@ class ExploreConfig:
     """Tries after which the probability of a discovery is not distinguished any further."""
     prior_cells: float = 2.0
     """Imaginary cells behind the estimated probability of a discovery; they discover with 1 / (n + 1)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 2", "episodes")
+        require(self, ">= 1", "max_tries", "known_after")
+        require(self, ">= 0", "tolerance", "settled", "prior_cells")
+        require_choice(self, rule=("discovery", "tries", "bonus"))
 
 
 @dataclass(frozen=True)
@@ -83,6 +117,10 @@ class EfficientConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     workers: int = 0
     """Levels fitted at the same time; 0 means one per core. Does not change any result."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents")
+        require(self, ">= 0", "workers")
 
     @classmethod
     def efficient(cls, horizon: int, dense: bool = False) -> "EfficientConfig":

@@ -78,7 +78,11 @@ def purest_noise(
 ) -> Noise:
     """The covariance within the purest latent state: that of the smallest determinant, shrunk towards a
     multiple of the identity. States that the decoder still mixes up look noisier than they are, so a mean
-    over all of them would hide just the directions that tell them apart."""
+    over all of them would hide just the directions that tell them apart.
+
+    The multiple is the harmonic mean of the shrunk covariance's own eigenvalues, by fixed-point iteration: an
+    arithmetic mean would lift the quiet directions, in which states differ, to the level of the loud ones.
+    """
     D = observation.shape[1]
     one_hot = jax.nn.one_hot(label, num_latents) * weight[:, None]
     size = one_hot.sum(0)
@@ -89,14 +93,22 @@ def purest_noise(
 
     def covariance(member, n):
         rows = residual * member[:, None]
-        raw = rows.T @ rows / jnp.maximum(n - 1, 1.0)
-        shrink = D / (n + D)
-        floor = shrink * jnp.trace(raw) / D + 1e-3 * spread + 1e-8
-        return (1 - shrink) * raw + floor * jnp.eye(D)
+        return rows.T @ rows / jnp.maximum(n - 1, 1.0)
 
-    volume = jax.lax.map(lambda args: log_determinant(covariance(*args)), (one_hot.T, size))
-    best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volume, jnp.inf))
-    factor, whiten = factorise(covariance(one_hot[:, best], size[best]))
+    def shrunk(raw, n, scale):
+        shrink = D / (n + D)
+        return (1 - shrink) * raw + (shrink * scale + 1e-3 * spread + 1e-8) * jnp.eye(D)
+
+    def volume(member, n):
+        raw = covariance(member, n)
+        return log_determinant(shrunk(raw, n, jnp.trace(raw) / D))
+
+    volumes = jax.lax.map(lambda args: volume(*args), (one_hot.T, size))
+    best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
+    raw, n = covariance(one_hot[:, best], size[best]), size[best]
+    harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, scale))[1] ** 2)  # noqa: E731
+    scale = jax.lax.fori_loop(0, 3, harmonic, jnp.trace(raw) / D)
+    factor, whiten = factorise(shrunk(raw, n, scale))
     share = (1 - D / (size[best] + D)) / jnp.maximum(size[best] - 1, 1.0)
     return Noise(mean, factor, whiten, one_hot[:, best], share)
 

@@ -32,6 +32,10 @@ class Strata(eqx.Module):
         """The stratum of each row, -1 for empty rows."""
         return jnp.where(self.action >= 0, self.label * num_actions + self.action, -1)
 
+    def one_group(self) -> Int[Array, "*H R"]:
+        """All filled rows in one stratum."""
+        return jnp.minimum(self.action, 0)
+
 
 def empty_strata(horizon: int, rows: int, dimension: int) -> Strata:
     """Levels without a row."""
@@ -84,6 +88,7 @@ def insert(
     key: PRNGKeyArray,
     num_groups: int,
     num_actions: int,
+    stratified: bool = True,
 ) -> tuple[Strata, Float[Array, " H"]]:
     """Offer every transition of E episodes to its level. Also returns how much each level grew: the sum of
     1 / (n + 1) over new rows, n the size of their strata, about the growth of the logarithms of the sizes."""
@@ -94,8 +99,9 @@ def insert(
         label=level(label[:, :-1]),
         next_label=level(label[:, 1:]),
     )
+    groups = (data.group(num_actions) if stratified else data.one_group() for data in (strata, new))
     slot, tries = jax.vmap(choose_slots, (0, 0, 0, 0, None))(
-        strata.group(num_actions), strata.priority, new.group(num_actions), new.priority, num_groups
+        next(groups), strata.priority, next(groups), new.priority, num_groups
     )
     levels = jnp.arange(action.shape[1])[:, None]
     put = lambda old, rows: old.at[levels, slot].set(rows, mode="drop")  # noqa: E731

@@ -62,18 +62,24 @@ def unpack(parameters: Float[Array, " K*(d+1)"], num_latents: int):
 
 
 def discriminators(
-    y: Float[Array, "n D"], group: Int[Array, " n"], weight: Float[Array, " n"], num_groups: int, count: int
+    y: Float[Array, "n D"],
+    group: Int[Array, " n"],
+    weight: Float[Array, " n"],
+    num_groups: int,
+    count: int,
+    predictable: float = 1.0,
 ) -> Float[Array, "n T"]:
     """The next observations y, in white coordinates, along the T directions v that maximise
-    v^T (C + B) v: C their covariance and B that of the means of the groups (label, action), each shrunk by
-    n_g / (n_g + 3). White noise has variance 1 in every direction, so what stands out in C tells latent
-    states apart, and what stands out in B can be predicted. Scaled to a mean square of 1."""
+    v^T (C + predictable B) v: C their covariance and B that of the means of the groups (label, action), each
+    shrunk by n_g / (n_g + 3). White noise has variance 1 in every direction, so what stands out in C tells
+    latent states apart, and what stands out in B can be predicted. Scaled to a mean square of 1."""
     n = jnp.maximum(weight.sum(), 1.0)
     y = (y - (weight @ y) / n) * weight[:, None]
     one_hot = jax.nn.one_hot(group, num_groups) * weight[:, None]
     size = one_hot.sum(0)
     mean = (one_hot.T @ y) / (size + 3)[:, None]
-    values = y @ top_subspace(y.T @ y / n + (mean * size[:, None]).T @ mean / n, count)
+    between = (mean * size[:, None]).T @ mean
+    values = y @ top_subspace((y.T @ y + predictable * between) / n, count)
     return values / (jnp.sqrt(jnp.sum(values**2) / (n * count)) + 1e-6)
 
 
@@ -104,7 +110,7 @@ def fit_level(
     rows, valid = pick(own.observation, before.next_observation), pick(own.weight, before.weight)
     label = jnp.where(old.fitted, pick(own.label, before.next_label), 0)
     noise = purest_noise(rows, label, valid, K)
-    problem, offset, V = set_up(own, before, old, after, noise, settings, config.strata.fit_rows, num_actions)
+    problem, offset, V = set_up(own, before, old, after, noise, config, num_actions)
     A, b = solve(problem, old, noise, offset, V, key, settings, K)
     A, b = recentre(problem, A, b, settings.recentre_steps)
     parameters = jnp.concatenate([A, b[:, None]], 1).ravel()
@@ -121,23 +127,27 @@ def set_up(
     old: StateDecoder,
     after: StateDecoder,
     noise: Noise,
-    settings: FitConfig,
-    size: int,
+    config: EfficientConfig,
     num_actions: int,
 ) -> tuple[Problem, Float[Array, " D"], Float[Array, "D d"]]:
     """Balanced samples of both data sets, the targets, and the subspace: its offset and basis V."""
-    K, few, groups = old.bias.shape[0], settings.few, (old.bias.shape[0] + 1) * num_actions
+    settings, K = config.fit, config.num_latents
+    few, groups, size = settings.few, (K + 1) * num_actions, config.strata.fit_rows
     group, parent = own.group(num_actions), before.group(num_actions)
-    i, w = balanced(group, own.priority, size)
     kind = jnp.where(parent >= 0, parent * (K + 1) + before.next_label, -1)
-    j, u = balanced(kind, before.priority, size)
+    stratified = config.strata.stratified
+    i, w = balanced(group if stratified else own.one_group(), own.priority, size)
+    j, u = balanced(kind if stratified else before.one_group(), before.priority, size)
     x, x_before = noise.white(own.observation[i]), noise.white(before.next_observation[j])
     action = jax.nn.one_hot(own.action[i], num_actions) * w[:, None]
     reward = own.reward[i]
     reward = (reward - (w @ reward) / jnp.maximum(w.sum(), 1.0)) * w
     reward = reward / (jnp.sqrt(jnp.sum(reward**2) / jnp.maximum(w.sum(), 1.0)) + 1e-3)
-    y = discriminators(after.white(own.next_observation[i]), group[i], w, groups, settings.directions)
-    target = jnp.concatenate([y, settings.reward * reward[:, None]], 1) / jnp.sqrt(y.shape[1] + 1)
+    predictable = float(settings.discriminators == "predictable")
+    y = after.white(own.next_observation[i])
+    y = discriminators(y, group[i], w, groups, settings.directions, predictable)
+    target = jnp.concatenate([y, settings.reward * reward[:, None]], 1)
+    target = target * jnp.sqrt(settings.forward / (y.shape[1] + 1))
     indicators = whitened_indicators(parent[j], u, groups, few)
 
     both, weight = jnp.concatenate([x, x_before]), jnp.concatenate([w, u])

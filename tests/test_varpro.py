@@ -1,0 +1,228 @@
+"""Variable projection: gradients, closed forms, and that one level is decoded from few rows."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.efficient_config import EfficientConfig
+from briee.lbfgs import minimise
+from briee.states import purest_noise, unfitted, with_region
+from briee.strata import Strata
+from briee.varpro import (
+    Problem,
+    discriminators,
+    fit_level,
+    objective,
+    unpack,
+    whitened_indicators,
+)
+
+
+def test_lbfgs_finds_the_minimum_of_a_quadratic():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    Q, b = jnp.array(root @ root.T + np.eye(6), jnp.float32), jnp.array(rng.normal(size=6), jnp.float32)
+    x, value = minimise(lambda x: 0.5 * x @ Q @ x - b @ x, jnp.zeros(6), 60)
+    solution = np.linalg.solve(Q, b)
+    np.testing.assert_allclose(x, solution, atol=1e-2)
+    np.testing.assert_allclose(value, -0.5 * b @ solution, atol=1e-4)
+
+
+def test_lbfgs_follows_the_valley_of_rosenbrock_from_several_starts():
+    rosenbrock = lambda x: (1 - x[0]) ** 2 + 20 * (x[1] - x[0] ** 2) ** 2  # noqa: E731
+    starts = jnp.array([[-1.0, 1.0], [2.0, 0.0]])
+    ends, values = jax.vmap(lambda x: minimise(rosenbrock, x, 200))(starts)
+    np.testing.assert_allclose(ends, 1.0, atol=0.05)
+    assert (values < 1e-3).all()
+
+
+def random_problem(seed: int, n=40, m=30, d=3, A=2, T=2, G=4) -> Problem:
+    rng = np.random.default_rng(seed)
+    w, u = (np.arange(size) < size - 5 for size in (n, m))
+    one_hot = np.eye(A)[rng.integers(0, A, n)]
+    parts = (rng.normal(size=(n, d)), one_hot, rng.normal(size=(n, T)))
+    before = (rng.normal(size=(m, d)), rng.normal(size=(m, G)))
+    return Problem(
+        *(jnp.array(x * w[:, None], jnp.float32) for x in parts), jnp.array(w, jnp.float32),
+        *(jnp.array(x * u[:, None], jnp.float32) for x in before), jnp.array(u, jnp.float32),
+    )  # fmt: skip
+
+
+def slow_objective(parameters, problem: Problem, K: int, ridge: float, decay: float) -> float:
+    """The same number by least squares with explicit ridge rows, in double precision."""
+    A, b = (np.asarray(part, np.float64) for part in unpack(np.asarray(parameters, np.float64), K))
+    p = [np.asarray(x, np.float64) for x in problem]
+
+    def psi(x):
+        e = np.exp(x @ A.T + b)
+        return e / e.sum(1, keepdims=True)
+
+    def smallest(features, target):
+        k = features.shape[1]
+        rows = np.vstack([features, np.sqrt(ridge) * np.eye(k)])
+        goal = np.vstack([target, np.zeros((k, target.shape[1]))])
+        return ((rows @ np.linalg.lstsq(rows, goal, rcond=None)[0] - goal) ** 2).sum()
+
+    x, action, target, w, x2, target2, u = p
+    forward = 0.0
+    for a in range(action.shape[1]):
+        mine = action[:, a] > 0
+        forward += smallest(psi(x[mine]), target[mine])
+    backward = smallest(psi(x2[u > 0]), target2[u > 0])
+    return forward / w.sum() + backward / u.sum() + decay * (A**2).sum()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_objective_and_its_gradient_through_the_eliminated_weights(seed):
+    K, problem = 3, random_problem(seed)
+    rng = np.random.default_rng(seed)
+    parameters = rng.normal(size=K * 4)
+    value, gradient = jax.value_and_grad(objective)(jnp.array(parameters, jnp.float32), problem, K, 0.7, 0.1)
+    np.testing.assert_allclose(value, slow_objective(parameters, problem, K, 0.7, 0.1), rtol=1e-4)
+    for _ in range(4):
+        v = rng.normal(size=parameters.shape)
+        ahead, behind = (slow_objective(parameters + s * 1e-4 * v, problem, K, 0.7, 0.1) for s in (1, -1))
+        np.testing.assert_allclose(np.asarray(gradient) @ v, (ahead - behind) / 2e-4, rtol=1e-2, atol=1e-4)
+
+
+def test_indicators_explained_by_a_state_are_canonical_correlations():
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 5, 400)
+    state = np.where(rng.random(400) < 0.7, group % 2, rng.integers(0, 2, 400))
+    G = np.asarray(whitened_indicators(jnp.array(group), jnp.ones(400), 5, 1.0))
+    psi = np.eye(2)[state]
+    explained = ((psi @ np.linalg.lstsq(psi, G, rcond=None)[0]) ** 2).sum() / 400
+    table = psi.T @ np.eye(5)[group] / 400
+    expected = (table**2 / np.outer(table.sum(1), table.sum(0))).sum() - 1  # chi-squared over n
+    np.testing.assert_allclose(explained, expected, rtol=1e-3)
+
+
+def test_discriminators_find_what_the_group_predicts():
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 6, 300)
+    y = rng.normal(size=(300, 20))
+    y[:, 7] += 2.0 * (group % 2)
+    values = np.asarray(discriminators(jnp.array(y, jnp.float32), jnp.array(group), jnp.ones(300), 6, 1))
+    assert abs(np.corrcoef(values[:, 0], group % 2)[0, 1]) > 0.6
+    np.testing.assert_allclose((values**2).mean(), 1.0, rtol=1e-3)
+
+
+def test_principal_components_prefer_loud_directions_to_predictable_ones():
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 6, 300)
+    y = rng.normal(size=(300, 20))
+    y[:, 3] *= 1.6
+    y[:, 7] += 2.0 * (group % 2)
+    data = (jnp.array(y, jnp.float32), jnp.array(group), jnp.ones(300), 6, 1)
+    loud, predictable = (np.asarray(discriminators(*data, weight))[:, 0] for weight in (0.0, 1.0))
+    assert abs(np.corrcoef(loud, y[:, 3])[0, 1]) > 0.8
+    assert abs(np.corrcoef(predictable, y[:, 7])[0, 1]) > 0.8
+
+
+def test_loud_directions_do_not_lift_the_quiet_ones():
+    """Noise of 10 loud coordinates must not hide states that differ in a quiet one."""
+    rng = np.random.default_rng(0)
+    scale = np.repeat([1.0, 0.1], [10, 22])
+    x = jnp.array(rng.normal(size=(200, 32)) * scale, jnp.float32)
+    noise = purest_noise(x, jnp.zeros(200, int), jnp.ones(200), 3)
+    quiet = np.diag(noise.factor @ noise.factor.T)[10:]
+    assert 0.005 < quiet.mean() < 0.03  # the arithmetic mean of all eigenvalues would give 0.05
+
+
+def test_noise_is_taken_from_the_purest_state():
+    """State 1 still mixes two latent states that lie apart along the first axis."""
+    rng = np.random.default_rng(0)
+    scale = np.array([1.0, 5.0, 0.2])
+    x = rng.normal(size=(900, 3)) * scale
+    label = np.repeat([0, 1], [500, 400])
+    x[500:700, 0] += 20.0
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.array(label), jnp.ones(900), 3)
+    np.testing.assert_allclose(noise.factor @ noise.factor.T, np.diag(scale**2), atol=2.0, rtol=0.2)
+    assert noise.members.sum() == 500
+
+
+def test_observations_unlike_all_states_are_novel():
+    rng = np.random.default_rng(0)
+    centres = np.zeros((3, 30))
+    centres[[0, 1, 2], [0, 1, 2]] = 14.0
+    x = (rng.normal(size=(600, 30)) + centres[rng.integers(0, 2, 600)]) * 3.0
+    weight, bias = jnp.array(centres[:2] / 3, jnp.float32), jnp.zeros(2)
+    data = jnp.array(x, jnp.float32)
+    noise = purest_noise(data, jnp.argmax(data @ weight.T, 1), jnp.ones(600), 2)
+    decoder = with_region(weight, bias, noise, data, jnp.ones(600), 5.0)
+    fresh = lambda state, n: jnp.array((rng.normal(size=(n, 30)) + centres[state]) * 3.0, jnp.float32)  # noqa: E731
+    assert np.mean(decoder.label(fresh(0, 2000)) == 0) > 0.99
+    assert np.mean(decoder.label(fresh(2, 200)) == 2) == 1.0
+    assert set(np.asarray(decoder.nearest(fresh(2, 200))).tolist()) <= {0, 1}
+
+
+def lock_level(n: int, D: int, seed: int, distractors: int = 0, noise: float = 0.1):
+    """Transitions of one level of a lock: states 0 and 1 each have one right action, state 2 has none; and
+    the level before, which led to good and bad states by other actions."""
+    rng = np.random.default_rng(seed)
+    rotation = np.linalg.qr(rng.normal(size=(D, D)))[0] * np.sqrt(D)
+
+    def emit(z):
+        x = rng.normal(size=(len(z), D)) * noise
+        x[:, D - distractors :] = rng.normal(size=(len(z), distractors))
+        x[np.arange(len(z)), z] += 1
+        return x @ rotation.T
+
+    def rows(z, action, following, label, next_label):
+        m = len(z)
+        return Strata(
+            jnp.array(emit(z), jnp.float32), jnp.array(emit(following), jnp.float32), jnp.array(action),
+            jnp.zeros(m), jnp.array(rng.random(m), jnp.float32), jnp.array(label), jnp.array(next_label),
+        ), following  # fmt: skip
+
+    z, action = rng.integers(0, 3, n), rng.integers(0, 4, n)
+    good = ((z == 0) & (action == 1)) | ((z == 1) & (action == 2))
+    following = np.where(good, rng.integers(0, 2, n), 2)
+    own, _ = rows(z, action, following, np.zeros(n, int), np.zeros(n, int))
+    earlier = rng.integers(0, 4, n)
+    landed = np.where(earlier == 3, rng.integers(0, 2, n), 2)
+    before, _ = rows(np.zeros(n, int), earlier, landed, np.zeros(n, int), np.zeros(n, int))
+    test = rng.integers(0, 3, 600)
+    return own, before, jnp.array(emit(test), jnp.float32), test
+
+
+@pytest.mark.parametrize(
+    ("n", "D", "distractors"),
+    [
+        (400, 32, 10),
+        pytest.param(200, 16, 0, marks=pytest.mark.slow),
+        pytest.param(300, 64, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_one_level_of_a_lock_is_decoded_from_its_transitions(n, D, distractors):
+    config, exact = EfficientConfig(), 0
+    fit = jax.jit(lambda own, before, old, after, key: fit_level(own, before, old, after, key, config, 4))
+    for seed in range(3):
+        own, before, x, z = lock_level(n, D, seed, distractors)
+        nothing = replace(own, action=jnp.full(n, -1))
+        decoder = after = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 3, D))
+        for i in range(5):  # better labels give a better estimate of the noise, here and at the next level
+            after, _ = fit(nothing, own, after, after, jax.random.key(i))
+            decoder, value = fit(own, before, decoder, after, jax.random.key(i))
+            own = replace(
+                own, label=decoder.label(own.observation), next_label=after.label(own.next_observation)
+            )
+            before = replace(before, next_label=decoder.label(before.next_observation))
+        assert np.isfinite(value)
+        table = np.zeros((3, 3))
+        np.add.at(table, (z, np.asarray(decoder.nearest(x))), 1)
+        exact += (table.max(1).sum() >= 0.99 * len(z)) and (np.unique(table.argmax(1)).size == 3)
+    assert exact >= 2
+
+
+def test_a_level_without_data_before_or_after_it_can_be_fitted():
+    config = EfficientConfig()
+    own, before, _, _ = lock_level(200, 16, 0)
+    old = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 3, 16))
+    nothing = lambda strata: replace(strata, action=jnp.full_like(strata.action, -1))  # noqa: E731
+    for first, second in ((own, nothing(before)), (nothing(own), before)):
+        decoder, value = fit_level(first, second, old, old, jax.random.key(0), config, 4)
+        assert all(bool(jnp.isfinite(leaf).all()) for leaf in (decoder.weight, decoder.bias, value))
