@@ -43,17 +43,21 @@ def random_problem(seed: int, n=40, m=30, d=3, A=2, T=2, G=4) -> Problem:
     rng = np.random.default_rng(seed)
     w, u = (np.arange(size) < size - 5 for size in (n, m))
     one_hot = np.eye(A)[rng.integers(0, A, n)]
-    parts = (rng.normal(size=(n, d)), one_hot, rng.normal(size=(n, T)))
-    before = (rng.normal(size=(m, d)), rng.normal(size=(m, G)))
+    rows = lambda x, weight: jnp.array(x * weight[:, None], jnp.float32)  # noqa: E731
     return Problem(
-        *(jnp.array(x * w[:, None], jnp.float32) for x in parts), jnp.array(w, jnp.float32),
-        *(jnp.array(x * u[:, None], jnp.float32) for x in before), jnp.array(u, jnp.float32),
-    )  # fmt: skip
+        x=rows(rng.normal(size=(n, d)), w),
+        action=rows(one_hot, w),
+        target=rows(rng.normal(size=(n, T)), w),
+        weight=jnp.array(w, jnp.float32),
+        x_before=rows(rng.normal(size=(m, d)), u),
+        target_before=rows(rng.normal(size=(m, G)), u),
+        weight_before=jnp.array(u, jnp.float32),
+    )
 
 
 def slow_objective(parameters, problem: Problem, K: int, ridge: float, decay: float) -> float:
     """The same number by least squares with explicit ridge rows, in double precision."""
-    A, b = (np.asarray(part, np.float64) for part in unpack(np.asarray(parameters, np.float64), K))
+    A, b = (np.asarray(part, np.float64) for part in unpack(jnp.asarray(parameters), K))
     p = [np.asarray(x, np.float64) for x in problem]
 
     def psi(x):

@@ -121,11 +121,14 @@ def with_region(
     valid: Float[Array, " n"],
     deviations: float,
 ) -> StateDecoder:
-    """The decoder with centres from these observations, and a radius that usual ones do not reach.
+    """The states that (weight, bias) tells apart in these observations, as a Gaussian classifier in all D
+    coordinates, with a radius that usual observations do not reach.
 
-    Distances of rows that shaped the noise's covariance are as if each had been left out (Sherman-Morrison).
+    log p(s | k) = -|z - c_k|^2 / 2, where the centre c_k of n rows is itself off by D / n on average, which
+    is taken back. Distances of rows that shaped the noise's covariance are as if each had been left out
+    (Sherman-Morrison).
     """
-    K = weight.shape[0]
+    K, D = weight.shape
     z = noise.white(observation)
     label = jnp.argmax(observation @ weight.T + bias, axis=1)
     one_hot = jax.nn.one_hot(label, K) * valid[:, None]
@@ -135,6 +138,10 @@ def with_region(
     distance = distance / jnp.where(noise.members > 0, jnp.maximum(1 - noise.share * distance, 0.05), 1.0)
     middle, upper = jnp.nanquantile(jnp.where(valid > 0, distance, jnp.nan), jnp.array([0.5, 0.75]))
     radius = middle + deviations * (upper - middle) / 0.674  # quartile of the standard normal
+    known = jnp.where(size[:, None] > 0, centre, 0.0)
+    weight = known @ noise.whiten
+    bias = 0.5 * (D / jnp.maximum(size, 1.0) - jnp.sum(known**2, 1)) - weight @ noise.mean
+    bias = jnp.where(size > 0, bias, NEVER)
     return StateDecoder(weight, bias, noise.mean, noise.whiten, centre, radius, jnp.array(True))
 
 

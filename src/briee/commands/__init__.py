@@ -6,6 +6,7 @@ COMMANDS = {
     "plan": "plan for another reward, after a reward-free run",
     "runs": "list run directories with their state",
     "envs": "list the environments and their arguments",
+    "reproduce": "run an experiment and draw its figure",
     "bench": "measure speed against the machine's own limit",
 }
 """What each does; the module `briee.commands.NAME` is imported when it is called."""

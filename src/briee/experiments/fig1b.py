@@ -1,0 +1,56 @@
+"""Figure 1(b): episodes to solve against the horizon, sparse lock (Section 5)."""
+
+from pathlib import Path
+
+from briee.experiments.plots import plot_episodes_to_solve
+from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+
+REFERENCES = {
+    "MusIK": ({25: 73_000, 50: 320_000, 100: 1_210_000}, "its authors' tuned budgets"),
+    "HOMER": (
+        {6: 121_000, 12: 242_000, 25: 505_000, 50: 1_010_000, 100: 2_020_000},
+        "20,000 samples a level",
+    ),
+}
+"""Published budgets, not runs of this package."""
+
+LSVI = tuple(
+    s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "lsvi-ucb", "paper", "lock", H, 400_000)
+)
+EFFICIENT = tuple(
+    s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "briee", "efficient", "lock", H, 200_000)
+)
+PPO = tuple(
+    s
+    for H in (6, 12, 25)
+    for algorithm, budget in (("ppo-rnd", 1_000_000), ("ppo", 200_000))
+    for s in for_seeds(SEEDS, algorithm, "paper", "lock", H, budget, changes=(("rounds", 10),))
+)
+RFF = tuple(
+    s
+    for H, budget in ((6, 10_000), (12, 15_000), (25, 10_000))
+    for s in for_seeds(SEEDS, "lsvi-ucb-rff", "paper", "lock", H, budget)
+)
+BRIEE = tuple(
+    s
+    for H in (6, 12, 25, 50, 100)
+    for preset in ("paper", "released")
+    for s in for_seeds(SEEDS, "briee", preset, "lock", H, 100_000)
+)
+
+
+def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
+    """Episodes to solve, with the published budgets of MusIK and HOMER."""
+    plot_episodes_to_solve(runs, path, caption, REFERENCES)
+
+
+FIGURE = Figure(
+    claim="BRIEE solves every horizon up to 100 with fewer episodes than HOMER; PPO+RND solves up to 25 and "
+    "LSVI-UCB with random Fourier features up to 12.",
+    settings=(*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE),
+    smoke=(
+        Setting("lsvi-ucb", "paper", "lock", 2, 1_500),
+        Setting("ppo", "paper", "lock", 2, 400, changes=(("rounds", 2),)),
+    ),
+    plot=plot,
+)

@@ -1,0 +1,24 @@
+"""Figure 2(c): dense lock, H = 30: returns against episodes, logarithmic (Section 5)."""
+
+from pathlib import Path
+
+from briee.experiments.plots import optimum, plot_curves
+from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+
+
+def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
+    """Returns on a logarithmic axis of episodes; the optimum is 29 x 0.1 + 1 = 3.9."""
+    plot_curves(curves, path, caption, window=5, optimum=optimum(runs), log=True)
+
+
+FIGURE = Figure(
+    claim="BRIEE reaches the optimal return 3.9 with orders of magnitude fewer episodes than PPO.",
+    settings=(
+        *for_seeds(SEEDS, "ppo", "paper", "lock-dense", 30, 200_000, changes=(("rounds", 5),)),
+        *for_seeds(SEEDS, "briee", "efficient", "lock-dense", 30, 100_000),
+        *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
+        *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
+    ),
+    smoke=(Setting("ppo", "paper", "lock-dense", 2, 400, changes=(("rounds", 2),)),),
+    plot=plot,
+)

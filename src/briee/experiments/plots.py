@@ -1,0 +1,142 @@
+"""Drawing episodes to solve and learning curves from the tables of an experiment."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from briee.experiments.setting import Table
+
+
+def plot_episodes_to_solve(
+    runs: Table, path: Path, caption: str, references: Mapping[str, tuple[Mapping[int, float], str]]
+) -> None:
+    """Episodes to solve against the horizon: median and range over seeds.
+
+    A run that was not solved is an open triangle at the episodes it used. `references` are published numbers:
+    name -> ({horizon: episodes}, source).
+    """
+    figure, axis = new_figure(caption)
+    by_label: dict[str, list[Any]] = defaultdict(list)
+    for row in runs:
+        by_label[row["label"]].append(row)
+    for index, (label, rows) in enumerate(by_label.items()):
+        colour = f"C{index % 10}"
+        solved: dict[int, list[int]] = defaultdict(list)
+        for row in rows:
+            if row["episodes_to_solve"]:
+                solved[int(row["horizon"])].append(int(row["episodes_to_solve"]))
+            else:
+                axis.plot(int(row["horizon"]), int(row["episodes"]), "^", color=colour, fillstyle="none")
+        horizons = sorted(solved)
+        median = [float(np.median(solved[h])) for h in horizons]
+        span = [[m - min(solved[h]), max(solved[h]) - m] for h, m in zip(horizons, median, strict=True)]
+        if horizons:
+            axis.errorbar(
+                horizons, median, np.transpose(span), fmt="o-", color=colour, capsize=3, label=label
+            )
+        else:
+            axis.plot([], [], "^", color=colour, fillstyle="none", label=f"{label} (not solved)")
+    for marker, (name, (points, source)) in zip("xs+d", references.items(), strict=False):
+        label = f"{name} ({source})"
+        axis.plot(list(points), list(points.values()), marker, color="0.5", linestyle=":", label=label)
+    axis.set(xscale="log", yscale="log", xlabel="horizon H", ylabel="training episodes until solved")
+    ticks = sorted({int(row["horizon"]) for row in runs} | {h for p, _ in references.values() for h in p})
+    axis.set_xticks(ticks, [str(h) for h in ticks])
+    axis.minorticks_off()
+    axis.legend(fontsize=7)
+    axis.set_title(
+        "lines: median and range over seeds; triangles: not solved within their budget", fontsize=8
+    )
+    figure.savefig(path, dpi=150)
+
+
+def plot_variants(runs: Table, path: Path, caption: str) -> None:
+    """Episodes to solve of every variant, a panel for each world; open triangles: not solved."""
+    from matplotlib.figure import Figure
+
+    worlds, labels = (list(dict.fromkeys(row[name] for row in runs)) for name in ("world", "label"))
+    figure = Figure(figsize=(3.2 * len(worlds) + 2, 1.4 + 0.3 * len(labels)), layout="constrained")
+    axes = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
+    for axis, world in zip(axes, worlds, strict=True):
+        complete = []
+        for row in (row for row in runs if row["world"] == world):
+            y = labels.index(row["label"])
+            if not row["episodes_to_solve"]:
+                axis.plot(int(row["episodes"]), y, "^", color="C3", fillstyle="none")
+                continue
+            axis.plot(int(row["episodes_to_solve"]), y, "o", color="C0")
+            complete += [int(row["episodes_to_solve"])] if y == 0 else []
+        if complete:
+            axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
+        axis.set(title=world, xlabel="training episodes until solved", xscale="log")
+        axis.grid(alpha=0.3)
+    axes[0].set_yticks(range(len(labels)), labels, fontsize=8)
+    axes[0].invert_yaxis()
+    figure.supxlabel(caption, fontsize=7)
+    figure.savefig(path, dpi=150)
+
+
+def plot_curves(
+    curves: Table,
+    path: Path,
+    caption: str,
+    *,
+    column: str = "eval_return",
+    window: int = 1,
+    optimum: float | None = None,
+    log: bool = False,
+) -> None:
+    """A column of the evaluations against episodes: moving average over `window`, one thin line per seed, the
+    mean over seeds as a thick one."""
+    figure, axis = new_figure(caption)
+    by_label: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in curves:
+        if row[column]:
+            by_label[row["label"]][row["seed"]].append((float(row["episodes"]), float(row[column])))
+    for index, (label, seeds) in enumerate(by_label.items()):
+        colour, lines = f"C{index % 10}", []
+        for points in seeds.values():
+            x, y = np.array(points).T
+            y = moving_average(y, window)
+            lines.append((x, y))
+            axis.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+        x = np.unique(np.concatenate([x for x, _ in lines]))
+        x = x[x <= min(line[0][-1] for line in lines)]
+        mean = np.mean([np.interp(x, *line) for line in lines], axis=0)
+        axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({len(lines)} seeds)")
+    if optimum is not None:
+        axis.axhline(optimum, color="black", linestyle="--", linewidth=1, label=f"optimum {optimum:.3g}")
+    axis.set(xlabel="training episodes", ylabel=column.replace("_", " "))
+    if log:
+        axis.set_xscale("log")
+    axis.legend(fontsize=7)
+    axis.set_title(f"moving average over {window} evaluations" if window > 1 else "", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def moving_average(y: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last `window` values, of fewer at the beginning."""
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    end = np.arange(1, len(total))
+    start = np.maximum(end - window, 0)
+    return (total[end] - total[start]) / (end - start)
+
+
+def optimum(runs: Table) -> float | None:
+    """The optimal return of the runs' environment; locks drawn by different seeds share it."""
+    known = [float(row["optimal_return"]) for row in runs if row["optimal_return"]]
+    return known[0] if known else None
+
+
+def new_figure(caption: str) -> tuple[Any, Any]:
+    """A figure with one axis and a caption below it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axis = figure.subplots()
+    figure.supxlabel(caption, fontsize=7)
+    axis.grid(alpha=0.3)
+    return figure, axis

@@ -1,0 +1,187 @@
+"""`briee reproduce`: run what is not done yet, collect CSV files, draw from them. Imports no JAX itself.
+
+A run is done when its summary.json says `finished`; one that was killed goes on from its checkpoint. So the
+same command can be given again at any time, and the figure always shows what there is.
+"""
+
+import csv
+import dataclasses
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import briee
+from briee.experiments.setting import Figure, Setting, Table, select
+from briee.rundir import RunError, read_json
+
+CURVE_COLUMNS = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
+
+
+def reproduce(
+    name: str,
+    root: Path,
+    *,
+    smoke: bool = False,
+    only: str = "",
+    workers: int = 1,
+    plot_only: bool = False,
+    command: str = "",
+    say: Callable[[str], Any] = print,
+) -> Path:
+    """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the picture."""
+    figure = find_figure(name)
+    settings = select(figure.smoke if smoke else figure.settings, only)
+    if not settings:
+        raise RunError(f"no run of {name} matches --only {only}")
+    if workers < 1:
+        raise RunError(f"workers must be >= 1, got {workers}")
+    folder = root / (f"{name}-smoke" if smoke else name)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not plot_only:
+        run_all(settings, folder, workers, command or f"briee reproduce {name}", say)
+        write_tables(figure.smoke if smoke else figure.settings, folder)
+    picture = folder / f"{name}.png"
+    draw(figure, folder, picture)
+    say(f"{picture}\nclaim: {figure.claim}")
+    return picture
+
+
+def find_figure(name: str) -> Figure:
+    """The figure of that name, from the module of that name."""
+    import importlib
+
+    from briee.experiments import FIGURES
+
+    if name not in FIGURES:
+        raise RunError(f"unknown figure {name!r}: known are {', '.join(FIGURES)}")
+    return importlib.import_module(f"briee.experiments.{name.replace('-', '_')}").FIGURE
+
+
+def run_all(
+    settings: Sequence[Setting], folder: Path, workers: int, command: str, say: Callable[[str], Any]
+) -> None:
+    """Run what is not done, several at a time, and say how far it is."""
+    left = [setting for setting in settings if not is_done(folder / setting.name)]
+    say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
+    began = time.monotonic()
+    for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, command), start=1):
+        each = (time.monotonic() - began) / count
+        rest = f"{len(left) - count} left, about {duration(each * (len(left) - count))}"
+        say(f"{setting.name}: {outcome}; {rest}")
+
+
+def outcomes(
+    settings: Sequence[Setting], folder: Path, workers: int, command: str
+) -> Iterator[tuple[Setting, str]]:
+    """Each setting with its outcome in words, as they finish. A failed run does not stop the others."""
+    if workers == 1:
+        yield from ((setting, run_setting(setting, folder / setting.name, command)) for setting in settings)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running: dict[Future[str], Setting] = {
+            pool.submit(run_setting, setting, folder / setting.name, command): setting for setting in settings
+        }
+        try:
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def run_setting(setting: Setting, run_dir: Path, command: str) -> str:
+    """Carry out one run, or what is left of it; returns its outcome in words."""
+    from briee.commands.process import prepare_process
+
+    prepare_process()
+    from briee import algorithms
+    from briee.runs import run
+
+    spec = setting.spec()
+    if hasattr(spec.config, "workers") and spec.algorithm == "briee":
+        spec = dataclasses.replace(spec, config=dataclasses.replace(spec.config, workers=1))
+    try:
+        summary = run(algorithms.build(spec), spec, run_dir, resume=True, command=command)
+    except ValueError as error:
+        return f"failed: {error}"
+    solved = summary["episodes_to_solve"]
+    if solved is not None:
+        return f"solved after {solved:,} episodes"
+    return f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes, not solved"
+
+
+def is_done(run_dir: Path) -> bool:
+    """Whether a run has come to its end."""
+    return bool((read_json(run_dir / "summary.json") or {}).get("finished"))
+
+
+def write_tables(settings: Sequence[Setting], folder: Path) -> None:
+    """runs.csv, one row per run that was begun, and curves.csv, one per evaluation."""
+    runs, curves = [], []
+    for setting in settings:
+        summary = read_json(folder / setting.name / "summary.json")
+        if summary is None:
+            continue
+        about = {
+            "label": setting.label,
+            "world": setting.world,
+            "env": setting.env,
+            "horizon": setting.horizon,
+            "seed": setting.seed,
+        }
+        outcome = ("solved", "finished", "episodes", "episodes_to_solve", "env_steps", "final_return")
+        total = round(summary["seconds"]["total"], 1)
+        runs.append(
+            about
+            | {"budget": setting.episodes}
+            | {key: summary[key] for key in (*outcome, "optimal_return")}
+            | {"seconds": total}
+        )
+        for row in read_table(folder / setting.name / "metrics.csv"):
+            curves.append(about | {key: row.get(key, "") for key in CURVE_COLUMNS})
+    write_table(folder / "runs.csv", runs)
+    write_table(folder / "curves.csv", curves)
+
+
+def draw(figure: Figure, folder: Path, picture: Path) -> None:
+    """Draw the figure from the two tables in a folder, without training."""
+    runs, curves = read_table(folder / "runs.csv"), read_table(folder / "curves.csv")
+    if not runs:
+        raise RunError(f"{folder} has no results yet: run the experiment first")
+    seeds = sorted({int(row["seed"]) for row in runs})
+    budgets = sorted({int(row["budget"]) for row in runs})
+    unfinished = sum(row["finished"] != "True" for row in runs)
+    caption = (
+        f"seeds {', '.join(map(str, seeds))}; budgets {budgets[0]:,} to {budgets[-1]:,} episodes; "
+        f"{len(runs)} runs{f', {unfinished} of them unfinished' if unfinished else ''}; "
+        f"briee {briee.__version__}"
+    )
+    figure.plot(runs, curves, picture, caption)
+
+
+def read_table(path: Path) -> Table:
+    """The rows of a CSV file, none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows of equal columns."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

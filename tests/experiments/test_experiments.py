@@ -1,0 +1,57 @@
+"""Experiments as data: every setting can be built, smoke runs draw a figure, and what is done is skipped."""
+
+import pytest
+
+from briee.experiments import FIGURES
+from briee.experiments.plots import moving_average
+from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce
+from briee.experiments.setting import select
+from briee.rundir import RunError
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_run_has_a_configuration_and_a_directory_of_its_own(name):
+    figure = find_figure(name)
+    for settings in (figure.settings, figure.smoke):
+        assert len({setting.name for setting in settings}) == len(settings)
+        for setting in settings:
+            spec = setting.spec()
+            assert spec.episodes == setting.episodes
+            assert spec.env_arguments == {"instance_seed": setting.seed, **dict(setting.arguments)}
+
+
+def test_changes_reach_the_configuration():
+    switched = select(find_figure("ablation").settings, "variant=bonus without cap,horizon=6,seed=1")
+    assert [setting.spec().config.bonus.cap for setting in switched] == [None]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
+    said: list[str] = []
+    picture = reproduce(name, tmp_path, smoke=True, say=said.append)
+    figure, folder = find_figure(name), picture.parent
+    assert picture.stat().st_size > 5_000
+    assert all(is_done(folder / setting.name) for setting in figure.smoke)
+    runs = read_table(folder / "runs.csv")
+    assert [row["label"] for row in runs] == [setting.label for setting in figure.smoke]
+    assert len(read_table(folder / "curves.csv")) >= len(runs)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.csv")}
+    again: list[str] = []
+    reproduce(name, tmp_path, smoke=True, say=again.append)
+    assert f"{len(figure.smoke)} done before" in again[0]
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.csv")}
+
+
+def test_bad_requests_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(RunError, match="unknown figure 'fig9'"):
+        reproduce("fig9", tmp_path)
+    with pytest.raises(RunError, match="no run of fig1b matches"):
+        reproduce("fig1b", tmp_path, only="algo=homer")
+    with pytest.raises(RunError, match="--only takes"):
+        reproduce("fig1b", tmp_path, only="speed=9")
+    with pytest.raises(RunError, match="has no results yet"):
+        draw(find_figure("fig1b"), tmp_path, tmp_path / "figure.png")
+
+
+def test_moving_average_uses_what_there_is():
+    assert moving_average([1.0, 2.0, 3.0, 4.0], 2).tolist() == [1.0, 1.5, 2.5, 3.5]
