@@ -1,0 +1,22 @@
+"""Settings of the stationary variant. Imports no JAX."""
+
+from dataclasses import dataclass
+
+from briee.efficient_config import EfficientConfig, StrataConfig
+
+
+@dataclass(frozen=True)
+class StationaryConfig(EfficientConfig):
+    """The settings of the efficient preset, which it shares, and a discount."""
+
+    discount: float = 0.9
+    """gamma: what is k steps away counts gamma^k; 1 - 1/H by default."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.discount < 1:
+            raise ValueError(f"discount must be in [0, 1), got {self.discount}")
+
+    @classmethod
+    def efficient(cls, horizon: int, dense: bool = False) -> "StationaryConfig":
+        """One store for the data of all levels, and a discount whose horizon is about the episode's."""
+        return cls(strata=StrataConfig(rows=3072, fit_rows=1024), discount=1 - 1 / max(horizon, 2))
