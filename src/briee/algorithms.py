@@ -13,6 +13,7 @@ from briee.baselines import BASELINES
 from briee.config import BrieeConfig
 from briee.efficient_config import EfficientConfig
 from briee.rundir import RunSpec
+from briee.stationary_config import StationaryConfig
 from briee.suggest import suggestion
 from briee.theory.config import TheoryConfig
 
@@ -49,6 +50,11 @@ ALGORITHMS: dict[str, Entry] = {
         "explore without a reward, plan for any reward later (Algorithm 4)",
         "briee.reward_free:RewardFreeBRIEE",
         {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+    ),
+    "stationary": Entry(
+        "one representation for all levels, pooled data, a discounted plan",
+        "briee.stationary:Stationary",
+        {"efficient": StationaryConfig.efficient},
     ),
 }
 ALGORITHMS |= {name: Entry(*about) for name, about in BASELINES.items()}

@@ -1,9 +1,9 @@
 """The stationary variant: one decoder for all levels, their data pooled, and a discounted plan.
 
-For environments whose dynamics do not depend on the step (FrozenLake, MiniGrid) the paper calls it
-straightforward. The parts are those of `briee.efficient`: a transition of any level is a row of one store, the
-decoder is fitted to it once, and counts of cells (latent state, action) give one model for all levels, on
-which value iteration with a discount plans for an infinite horizon.
+For environments whose dynamics do not depend on the step, as FrozenLake's and MiniGrid's. The parts are those
+of `briee.efficient`: a transition of any level is a row of one store, the decoder is fitted to it once, and
+counts of cells (latent state, action) give one model for all levels, on which value iteration with a discount
+plans for an infinite horizon.
 """
 
 from dataclasses import replace
