@@ -1,9 +1,9 @@
 """FrozenLake with rich observations, one representation for all levels against one per level.
 
-    python benchmarks/stationary.py [--out results/stationary] [--horizons 10 20] [--seeds 1 12 123 1234 12345]
+    python benchmarks/stationary.py [--out results/stationary] [--horizons 10 20] [--seeds 1 12 123]
 
-Both learners have the same parts and settings (the preset `efficient`); they differ in what is shared. Each run
-is a `briee train`, skipped where it is finished; table.csv collects their summaries.
+Both learners have the same parts and settings, those of the preset `efficient`; they differ in what is shared.
+Each run is a `briee train`, skipped where it is finished; table.csv collects their summaries.
 """
 
 import argparse
