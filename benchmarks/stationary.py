@@ -2,7 +2,7 @@
 
     python benchmarks/stationary.py [--out results/stationary] [--horizons 10 20] [--seeds 1 12 123]
 
-Both learners have the same parts and settings, those of the preset `efficient`; they differ in what is shared.
+Both learners have the same parts and settings, those of the preset `efficient`; what is shared differs.
 Each run is a `briee train`, skipped where it is finished; table.csv collects their summaries.
 """
 

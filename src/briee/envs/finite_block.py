@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,11 +11,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.theory.block import BlockMDP, lock_block_mdp, random_block_mdp
-
 from .emission import require
 from .lock import cdf, sample_cdf
 from .random_block import RandomBlockMDP
+
+if TYPE_CHECKING:
+    from briee.theory.block import BlockMDP
 
 
 class FiniteEmission(eqx.Module):
@@ -113,6 +116,8 @@ class FiniteBlockMDP(RandomBlockMDP):
     @property
     def block(self) -> BlockMDP:
         """The same with exact tables, in float64."""
+        from briee.theory.block import lock_block_mdp, random_block_mdp  # it imports this package
+
         horizon, num_latents, num_actions, emissions, lock, seed = self.block_arguments
         rng = np.random.default_rng([seed, 5])
         if lock:
