@@ -25,7 +25,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed  ## open a combination lock and draw the latent states found
-	$(BIN)/briee train lock --horizon 6 --seed 1 --run-dir runs/demo --overwrite
+	$(BIN)/briee train lock --horizon 25 --seed 1 --run-dir runs/demo --overwrite
 	@echo "The latent states it found: runs/demo/decoder.png"
 
 test: $(VENV)/.installed-dev  ## the default tests, minutes on two cores

@@ -82,7 +82,7 @@ class Agent:
     ):
         self._adapted = env if isinstance(env, Adapted) else adapt(env, horizon)
         sampler = self._adapted.sampler
-        kind, name, preset = choose(algorithm, preset)
+        kind, name, preset = choose(algorithm, preset, config)
         if config is None:
             if isinstance(algorithm, type):
                 raise ValueError(f"an algorithm given as a class needs config=..., got {algorithm.__name__}")

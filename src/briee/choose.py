@@ -15,12 +15,16 @@ class Choice(NamedTuple):
     preset: str
 
 
-def choose(algorithm: str | type, preset: str | None) -> Choice:
-    """The algorithm of a name or class; a preset of another algorithm with that very name means this one."""
+def choose(algorithm: str | type, preset: str | None, config: Any = None) -> Choice:
+    """The algorithm of a name or class; a preset of another algorithm with that very name means this one.
+
+    Settings without the name of a preset mean the first preset that has such settings."""
     if isinstance(algorithm, type):
         return Choice(algorithm, str(getattr(algorithm, "name", algorithm.__name__)), preset or "custom")
     entry = algorithms.find(algorithms.ALGORITHMS, algorithm, "algorithm")
-    chosen: str = preset or algorithms.default_preset(algorithm)
+    default = algorithms.default_preset(algorithm)
+    fitting = (p for p, make in entry.presets.items() if getattr(make, "__self__", None) is type(config))
+    chosen: str = preset or (default if config is None else next(fitting, default))
     if chosen not in entry.presets and chosen in algorithms.ALGORITHMS:
         algorithm, entry = chosen, algorithms.ALGORITHMS[chosen]
     algorithms.find(entry.presets, chosen, f"preset of {algorithm}")
