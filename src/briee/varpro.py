@@ -112,7 +112,8 @@ def fit_level(
     noise = purest_noise(rows, label, valid, K)
     problem, offset, V = set_up(own, before, old, after, noise, config, num_actions)
     A, b = solve(problem, old, noise, offset, V, key, settings, K)
-    A, b = recentre(problem, A, b, settings.recentre_steps)
+    if settings.recentre_steps:
+        A, b = recentre(problem, A, b, settings.recentre_steps)
     parameters = jnp.concatenate([A, b[:, None]], 1).ravel()
     value = objective(parameters, problem, K, settings.ridge, settings.decay)
     white = A @ V.T
