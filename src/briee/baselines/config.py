@@ -136,10 +136,12 @@ class Sb3Config:
     """Copies of the environment that are stepped together."""
     schedule_episodes: int = 100_000
     """Episodes over which the library's schedules run, such as the exploration rate of DQN."""
+    replay_size: int = 100_000
+    """Newest steps that DQN keeps, part of its checkpoint; the library's default is a million."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_update", "workers", "schedule_episodes")
+        require(self, ">= 1", "episodes_per_update", "workers", "schedule_episodes", "replay_size")
         require_choice(self, algorithm=("PPO", "A2C", "DQN"))
 
     @classmethod

@@ -1,8 +1,8 @@
 """Algorithms of Stable-Baselines3 under this package's counter: what a user already has, for comparison.
 
 Each iteration trains on new episodes of H steps and ends with arrays: the parameters of the networks and of
-the optimiser. So a run can be evaluated, saved and resumed like any other. One thing is lost by resuming: the
-replay buffer of DQN, which starts empty.
+the optimiser, and the replay buffer where there is one. So a run can be evaluated, saved and resumed like any
+other.
 
 The library is the extra `sb3` of this package and imported where it is used.
 """
@@ -42,7 +42,7 @@ class Sb3Policy(eqx.Module):
 
 
 class Sb3State(eqx.Module):
-    """Everything that one iteration hands to the next, apart from a replay buffer."""
+    """Everything that one iteration hands to the next."""
 
     key: PRNGKeyArray
     iteration: Int[np.ndarray, ""]
@@ -50,6 +50,7 @@ class Sb3State(eqx.Module):
     env_steps: Int[np.ndarray, ""]
     parameters: dict[str, np.ndarray]
     optimizer: list[np.ndarray]
+    replay: dict[str, np.ndarray]
     explore_return: Float[np.ndarray, ""]
 
 
@@ -74,11 +75,12 @@ class Sb3:
 
     def init(self, key: PRNGKeyArray) -> Sb3State:
         """Random networks."""
-        with _private_randomness(_seed(key, 0)):
+        with jax.ensure_compile_time_eval(), _private_randomness(_seed(key, 0)):
             self._model = self._new_model()
             zero = np.asarray(0, np.int64)
             parameters, optimizer = _arrays(self._model)
-        return Sb3State(key, zero, zero, zero, parameters, optimizer, np.asarray(np.nan, np.float32))
+            replay, missing = _replay(self._model), np.asarray(np.nan, np.float32)
+        return Sb3State(key, zero, zero, zero, parameters, optimizer, replay, missing)
 
     def collect(self, state: Sb3State) -> Sb3State:
         """Nothing: the library collects while it learns, in `plan`."""
@@ -97,10 +99,15 @@ class Sb3:
         with _private_randomness(seed):
             model = self._model
             _load(model, state.parameters, state.optimizer)
+            _load_replay(model, state.replay)
             model.env.seed(seed)
+            model.action_space.seed(seed)
             model._last_obs = None  # begin with new episodes
             model.num_timesteps = int(state.env_steps)
-            model._n_calls = int(state.env_steps) // self.config.workers
+            model._n_calls = int(state.env_steps) // model.env.num_envs
+            model._update_current_progress_remaining(model.num_timesteps, self._schedule_steps)
+            if hasattr(model, "exploration_schedule"):
+                model.exploration_rate = model.exploration_schedule(model._current_progress_remaining)
             before = model.env.episodes
             steps = self.config.episodes_per_update * self.sampler.horizon
             model.learn(steps, callback=self._lengthen_schedules(), reset_num_timesteps=False)
@@ -112,6 +119,7 @@ class Sb3:
             env_steps=np.asarray(model.num_timesteps, np.int64),
             parameters=parameters,
             optimizer=optimizer,
+            replay=_replay(model),
             explore_return=np.asarray(model.env.last_return, np.float32),
         )
 
@@ -147,6 +155,8 @@ class Sb3:
         if config.algorithm == "PPO":
             rollout = -(-config.episodes_per_update // env.num_envs)
             settings["n_steps"] = rollout * self.sampler.horizon
+        if config.algorithm == "DQN":
+            settings["buffer_size"] = config.replay_size
         kind = getattr(stable_baselines3, config.algorithm)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You have specified a mini-batch size")
@@ -154,10 +164,14 @@ class Sb3:
         model.env = env  # without the library's monitor
         return model
 
+    @property
+    def _schedule_steps(self) -> int:
+        return self.config.schedule_episodes * self.sampler.horizon
+
     def _lengthen_schedules(self) -> Any:
         from stable_baselines3.common.callbacks import BaseCallback
 
-        total = self.config.schedule_episodes * self.sampler.horizon
+        total = self._schedule_steps
 
         class Lengthen(BaseCallback):
             def _on_training_start(self) -> None:
@@ -230,7 +244,8 @@ def make_vec_env(sampler: Sampler, workers: int) -> Any:
 
 
 def _seed(key: PRNGKeyArray, index: int) -> int:
-    return int(jax.random.bits(stream(key, "sb3", index)) >> 1)
+    bits = jax.random.bits(stream(key, "sb3", index))
+    return 0 if isinstance(bits, jax.core.Tracer) else int(bits >> 1)  # traced for shapes alone
 
 
 @contextlib.contextmanager
@@ -272,6 +287,28 @@ def _load(model: Any, parameters: dict[str, np.ndarray], numbers: list[np.ndarra
         for parameter in group["params"]:
             names = sorted(rule.state.get(parameter) or _blank(rule, parameter))
             rule.state[parameter] = {name: tensor(next(left)) for name in names}
+
+
+REPLAY = ("observations", "next_observations", "actions", "rewards", "dones")
+"""Arrays of the library's replay buffer; it has no timeouts here."""
+
+
+def _replay(model: Any) -> dict[str, np.ndarray]:
+    """A copy of the replay buffer, empty where the algorithm has none."""
+    memory = getattr(model, "replay_buffer", None)
+    if memory is None:
+        return {}
+    filled = {"pos": np.asarray(memory.pos, np.int64), "full": np.asarray(memory.full)}
+    return {name: getattr(memory, name).copy() for name in REPLAY} | filled
+
+
+def _load_replay(model: Any, replay: dict[str, np.ndarray]) -> None:
+    """The way back from `_replay`."""
+    if replay:
+        memory = model.replay_buffer
+        for name in REPLAY:
+            getattr(memory, name)[...] = replay[name]
+        memory.pos, memory.full = int(replay["pos"]), bool(replay["full"])
 
 
 def _blank(rule: Any, parameter: Any) -> dict[str, Any]:
