@@ -45,15 +45,13 @@ class FitConfig:
     """Groups with fewer rows than this count as if they had that many when indicators are whitened."""
     evaluations: int = 40
     """Evaluations of objective and gradient in one run of L-BFGS, at most."""
-    recentre_steps: int = 5
-    """Lloyd steps after the fit that put the borders midway between the latent states' centres."""
     radius: float = 5.0
     """An observation this many (robust) standard deviations further from every centre than usual is novel."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "directions", "evaluations")
         require(self, "> 0", "ridge", "few", "radius")
-        require(self, ">= 0", "forward", "backward", "compact", "decay", "reward", "recentre_steps")
+        require(self, ">= 0", "forward", "backward", "compact", "decay", "reward")
         require_choice(self, discriminators=("predictable", "variance"))
 
 

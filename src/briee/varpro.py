@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.efficient_config import EfficientConfig, FitConfig
 from briee.lbfgs import minimise
 from briee.linalg import orthonormal, ridge, top_subspace
-from briee.states import NEVER, Noise, StateDecoder, farthest_first, lloyd, purest_noise, with_region
+from briee.states import Noise, StateDecoder, farthest_first, lloyd, purest_noise, with_region
 from briee.strata import Strata, balanced
 
 
@@ -111,11 +111,7 @@ def fit_level(
     label = jnp.where(old.fitted, pick(own.label, before.next_label), 0)
     noise = purest_noise(rows, label, valid, K)
     problem, offset, V = set_up(own, before, old, after, noise, config, num_actions)
-    A, b = solve(problem, old, noise, offset, V, key, settings, K)
-    if settings.recentre_steps:
-        A, b = recentre(problem, A, b, settings.recentre_steps)
-    parameters = jnp.concatenate([A, b[:, None]], 1).ravel()
-    value = objective(parameters, problem, K, settings.ridge, settings.decay)
+    A, b, value = solve(problem, old, noise, offset, V, key, settings, K)
     white = A @ V.T
     weight = white @ noise.whiten
     bias = b - white @ offset - weight @ noise.mean
@@ -180,14 +176,10 @@ def subspace(
     future = jnp.einsum("na,nd,nt->dat", action, x, target) / jnp.sqrt(action.sum(0) + few)[None, :, None]
     future = future.reshape(x.shape[1], -1)
     D = x.shape[1]
-    k = min(K, D)
-    directions = [
-        top_subspace(variance, min(K + 1, D)),
-        top_subspace(past @ past.T, k),
-        top_subspace(future @ future.T, k),
-        old.T,
-    ]
-    return orthonormal(jnp.concatenate(directions, 1)[:, :D])
+    matrices = jnp.stack([variance, past @ past.T, future @ future.T])
+    tops = jax.vmap(lambda matrix: top_subspace(matrix, min(K + 1, D)))(matrices)
+    directions = jnp.concatenate([*tops, old.T], axis=1)
+    return orthonormal(directions[:, :D])
 
 
 def solve(
@@ -199,8 +191,8 @@ def solve(
     key: PRNGKeyArray,
     settings: FitConfig,
     num_latents: int,
-) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """The best of three local minima: from the old decoder, from k-means, and from a random one."""
+) -> tuple[Float[Array, "K d"], Float[Array, " K"], Float[Array, ""]]:
+    """The best of three local minima, from the old decoder, from k-means, and from a random one; and J."""
     K, d = num_latents, V.shape[1]
     random_key, fallback_key, first_key = jax.random.split(key, 3)
     draw = lambda key: jnp.concatenate([jax.random.normal(key, (K, d)) / jnp.sqrt(d), jnp.zeros((K, 1))], 1)  # noqa: E731
@@ -220,26 +212,7 @@ def solve(
 
     ends, values = jax.lax.map(descend, starts.reshape(3, -1))  # one by one: each ends as soon as it can
     best = jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))
-    return unpack(ends[best], K)
-
-
-def recentre(
-    problem: Problem, A: Float[Array, "K d"], b: Float[Array, " K"], steps: int
-) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """Keep the partition's subspace, the row space of A, but put the borders midway between the centres of
-    the states, by Lloyd steps; a state without an observation gets none in future."""
-    K, d = A.shape
-    points, weight = joined(problem)
-    rows = A - A.mean(0)
-    Q = top_subspace(rows.T @ rows, min(K - 1, d) if K > 1 else 1)
-    flat = points @ Q
-    one_hot = jax.nn.one_hot(jnp.argmax(points @ A.T + b, 1), K) * weight[:, None]
-    size = one_hot.sum(0)[:, None]
-    start = jnp.where(size > 0, (one_hot.T @ flat) / jnp.maximum(size, 1e-6), 1e6)
-    centres, size = lloyd(flat, weight, start, steps)
-    empty = size == 0
-    centres = jnp.where(empty[:, None], 0.0, centres)
-    return centres @ Q.T, jnp.where(empty, NEVER, -0.5 * jnp.sum(centres**2, 1))
+    return *unpack(ends[best], K), values[best]
 
 
 def joined(problem: Problem) -> tuple[Float[Array, "n+m d"], Float[Array, " n+m"]]:

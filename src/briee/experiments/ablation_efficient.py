@@ -15,7 +15,6 @@ CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
     "no backward term": (("fit.backward", 0.0),),
     "no compact term": (("fit.compact", 0.0),),
     "principal components": (("fit.discriminators", "variance"),),
-    "no recentring": (("fit.recentre_steps", 0),),
     "no novel states": (("fit.radius", 1e9),),
     "two tries": (("explore.rule", "tries"),),
     "bonus": (("explore.rule", "bonus"),),
