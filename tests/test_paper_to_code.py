@@ -14,10 +14,22 @@ ROWS = [
     if line.startswith("|") and "`" in line
 ]
 CITATION = re.compile(r"Alg\. \d+, l\. \d+|Eq\. \(\d+\)|Thm\. \d+|Table \d+|Lemma \d+")
+STATEMENTS = {
+    "Definition {}": 1,
+    "Alg. {}": 4,
+    "Thm. {}": 6,
+    "Lemma {}": 16,
+    "Eq. ({})": 15,
+    "Table {}": 7,
+}
+"""How many of each the paper numbers."""
 
 
-def test_the_table_has_rows():
-    assert len(ROWS) > 20
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_every_numbered_statement_has_a_row_and_no_row_has_another_number(kind):
+    wanted = {kind.format(number) for number in range(1, STATEMENTS[kind] + 1)}
+    pattern = re.compile(re.escape(kind).replace(r"\{\}", r"\d+"))
+    assert {row[0] for row in ROWS if pattern.fullmatch(row[0])} == wanted
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[2]}")

@@ -25,6 +25,8 @@ from briee.theory.lemmas import (
     total_variation,
     uniform_convergence,
 )
+from briee.theory.model import count_bonus
+from briee.theory.oracle import replearn
 from briee.theory.presets import TheoryPreset
 
 SEEDS = 2
@@ -159,7 +161,41 @@ def test_lemma_7_uniform_convergence(run):
     setting, history, rng = run
     needed = [uniform_convergence(setting, s, h, rng) for s in history for h in range(3) for _ in range(10)]
     assert max(needed) < 28.0
-    assert max(needed) > 1e-4
+    assert max(needed) > 1e-4, "a constant of 1e-4 would be violated"
+
+
+def test_lemma_7_fails_without_its_half():
+    """Mutation: without half the excess risk on its right, no constant does once the data are many."""
+    setting, rng = make(1, samples=10**15)
+    step = list(explore(replace(setting, growth=100.0), 10**15, rng))[-1]
+    for share, largest in ((0.5, 1.0), (0.0, np.inf)):
+        needed = [uniform_convergence(setting, step, h, rng, share) for h in range(3) for _ in range(30)]
+        assert max(needed) < largest
+    assert max(needed) > 28.0
+
+
+def test_theorem_4_fewer_rounds_than_t_are_not_enough():
+    """Within T_n every call ends by line 6, with an objective below ell; with T = 1 some call does not."""
+    setting, rng = make(1)
+    classes = random_class(rng, setting.mdp, 8)
+    setting = replace(setting, classes=classes, discriminators=[]).with_discriminators()
+    lam, ends = setting.preset.lam, {True: [], False: []}
+    for step in explore(setting, 10**6, rng):
+        counts, ell, T = (
+            step.counts + step.counts_prime,
+            setting.preset.ell(step.n),
+            setting.preset.rounds(step.n),
+        )
+        for h in range(3):
+            for enough in ends:
+                rounds = max(T, 2) if enough else 1
+                found = replearn(
+                    counts[h], classes[h], 3, setting.discriminators[h], lam(step.n), rounds, ell
+                )
+                ends[enough].append(found.gaps[-1] <= ell)
+                assert found.rounds <= rounds
+    assert all(ends[True])
+    assert not all(ends[False])
 
 
 def test_lemma_11_bounded_weights(run):
@@ -181,7 +217,8 @@ def test_lemma_15_the_empirical_bonus_concentrates(run):
 
 
 def test_the_bonus_is_alpha_over_root_n_plus_lambda(run):
-    """The elliptical norm of the library's kernels on one-hot features is the count form."""
+    """The elliptical norm of the library's kernels on one-hot features is the count form, with the counts of
+    D alone and with lambda: either mutation is seen."""
     setting, history, _ = run
     step, mdp = history[4], setting.mdp
     Z, A = mdp.num_latents, mdp.num_actions
@@ -191,6 +228,16 @@ def test_the_bonus_is_alpha_over_root_n_plus_lambda(run):
         factor = inverse_factor(block_gram(psi[s], jnp.asarray(a), weight, A), step.lam)
         norm = np.asarray(elliptical_norm(factor, psi))
         np.testing.assert_allclose(np.minimum(step.alpha * norm, 2.0), step.bonus[h], rtol=1e-5)
+
+        def by_count(counts, lam, labels=labels):
+            return count_bonus(counts[None], labels[None], Z, lam, 0.5, cap=np.inf)[0]
+
+        np.testing.assert_allclose(0.5 * norm, by_count(step.counts[h], step.lam), rtol=1e-5)
+        mutations = [by_count(step.counts[h], 1e-3 * step.lam)]
+        if h > 0:  # D'_0 is empty
+            mutations.append(by_count(step.counts[h] + step.counts_prime[h], step.lam))
+        for wrong in mutations:
+            assert np.abs(wrong / (0.5 * norm) - 1).max() > 0.01
 
 
 @pytest.mark.parametrize("seed", range(5))

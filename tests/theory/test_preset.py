@@ -173,3 +173,13 @@ def test_the_environment_is_the_block_mdp_that_the_theory_sees():
             next_share = np.bincount(seen[:, h + 1], minlength=len(start)) / 4000
             np.testing.assert_allclose(next_share, start, atol=0.04)
         assert env.optimal_return == pytest.approx(block.optimal_return, abs=1e-6)
+
+
+def test_the_committed_run_of_theorem_1():
+    """Every default, 10^17 samples: V-hat falls towards V* = 1 from its cap, and the mixture is within 0.1."""
+    metrics = table(Path(__file__).parents[2] / "results" / "theory" / "finite-lock-h3-s1")
+    assert metrics["samples"][-1] >= 1e17
+    assert metrics["optimistic_value"].max() > 6.9
+    assert 1.0 <= metrics["optimistic_value"][-1] < 1.5
+    assert (np.diff(metrics["optimistic_value"][metrics["samples"] > 1e12]) < 1e-6).all()
+    assert metrics["mixture_regret"][-1] < 0.1

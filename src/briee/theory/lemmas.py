@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from briee.theory.block import BlockMDP, occupancy, values
+from briee.theory.block import BlockMDP, deterministic, occupancy, value_iteration, values
 from briee.theory.exploration import Iteration, Setting
 from briee.theory.oracle import aggregate, ridge_weights
 
@@ -117,8 +117,11 @@ def one_step_back_learned(
     return Sides(float(np.sum(seen * g)), right)
 
 
-def uniform_convergence(setting: Setting, step: Iteration, h: int, rng: np.random.Generator) -> float:
-    """Lemma 7: the constant that a random f and a random decoder need in place of its 28 (it may be < 0)."""
+def uniform_convergence(
+    setting: Setting, step: Iteration, h: int, rng: np.random.Generator, share: float = 0.5
+) -> float:
+    """Lemma 7: the constant that a random f and a random decoder need in place of its 28 (it may be < 0).
+    `share` replaces its 1/2, to see that it is needed."""
     preset, mdp = setting.preset, setting.mdp
     counts = step.counts[h] + step.counts_prime[h]
     k, rho = float(counts.sum()), data_distribution(step, h)
@@ -129,7 +132,7 @@ def uniform_convergence(setting: Setting, step: Iteration, h: int, rng: np.rando
     expected = float(np.sum(rho * (w - truth) ** 2))
     difference = (w[..., None] - f) ** 2 - (truth[..., None] - f) ** 2
     empirical = float(np.sum(counts * difference)) / k
-    return (abs(expected - empirical) - 0.5 * expected) * 28.0 / (preset.epsilon_tilde(k) / 2.0)
+    return (abs(expected - empirical) - share * expected) * 28.0 / (preset.epsilon_tilde(k) / 2.0)
 
 
 def bounded_weights(setting: Setting, step: Iteration, h: int, rng: np.random.Generator) -> Sides:
@@ -182,3 +185,44 @@ def total_variation(mdp: BlockMDP, step: Iteration, policy: np.ndarray) -> float
     """Thm. 6, left: sum over h of E_d |P* - P-hat|_1."""
     d = occupancy(mdp.initial, mdp.transition, policy)
     return float(np.sum(d * np.abs(mdp.transition - step.model).sum(axis=-1)))
+
+
+def reward_free_values(setting: Setting, history: list[Iteration]) -> tuple[Sides, Sides]:
+    """Lemma 9 after the last iteration: N min V-hat <= sum of V-hat over the samples, and that sum <= H^{5/2}
+    A^{1/2} d ln(|Phi| / delta)^{1/4} N^{3/4}, with the hidden constant one."""
+    mdp, preset, N = setting.mdp, setting.preset, history[-1].n
+    played = np.diff([0, *(step.n for step in history)])
+    promised = np.array([step.optimistic_value for step in history])
+    total = float(played @ promised)
+    order = mdp.horizon**2.5 * mdp.num_actions**0.5 * preset.d
+    bound = order * float(np.log(preset.class_size / preset.delta)) ** 0.25 * N**0.75
+    return Sides(N * float(promised.min()), total), Sides(total, bound)
+
+
+def planned_policy(mdp: BlockMDP, step: Iteration, reward: np.ndarray) -> np.ndarray:
+    """The planning phase of Algorithm 4 in the model of one iteration: a policy [H, S, A]."""
+    q, _ = value_iteration(step.model, reward + step.bonus)
+    return deterministic(q.argmax(axis=2), mdp.num_actions)
+
+
+def overestimation(
+    mdp: BlockMDP, step: Iteration, reward: np.ndarray, zeta: float, constant: float = 1.0
+) -> Sides:
+    """Lemma 10 for a reward [H, S, A] that came later: V_{P-hat,r+b} - V_{P*,r} <= C V_{P-hat,b} + sqrt(A
+    zeta) of the policy that is planned for it."""
+    policy = planned_policy(mdp, step, reward)
+    there = values(step.model, reward + step.bonus, policy)[0]
+    bonus = mdp.initial @ values(step.model, step.bonus, policy)[0]
+    left = mdp.initial @ (there - values(mdp.transition, reward, policy)[0])
+    return Sides(float(left), float(constant * bonus + np.sqrt(mdp.num_actions * zeta)))
+
+
+def planning_error(
+    mdp: BlockMDP, step: Iteration, reward: np.ndarray, zeta: float, constant: float = 1.0
+) -> Sides:
+    """Thm. 5, as its proof has it: V* - V of the planned policy <= 2 sqrt(A zeta) + C V-hat, for V-hat of the
+    iteration that Algorithm 4 kept."""
+    got = values(mdp.transition, reward, planned_policy(mdp, step, reward))[0]
+    best = value_iteration(mdp.transition, reward)[1][0]
+    slack = 2.0 * np.sqrt(mdp.num_actions * zeta)
+    return Sides(float(mdp.initial @ (best - got)), float(slack + constant * step.optimistic_value))
