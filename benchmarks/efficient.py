@@ -2,10 +2,10 @@
 
     python benchmarks/efficient.py [--only lock-h25] [--output results/efficient]
 
-Each run is the command a user would type, in a process of its own. For the sparse lock the compilation cache is
-empty and `seconds` is the time of the whole process on two cores, imports and compilation included. What is
-done is skipped, so the command can be given again; checkpoints are not kept. Where even the best policy reaches
-the optimum only on average, a run has a fixed number of episodes and is judged by 2,000 further ones.
+Each run is the command a user would type, in a process of its own. For the sparse lock the compilation cache
+is empty and `seconds` is the time of the whole process on two cores, imports and compilation included. What
+is done is skipped, so the command can be given again; checkpoints are not kept. Where even the best policy
+reaches the optimum only on average, a run has a fixed number of episodes and is judged by 2,000 further ones.
 """
 
 import argparse
