@@ -18,17 +18,22 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
-    from briee.agent import BRIEE
+    from briee.acting import Evaluation
+    from briee.agent import BRIEE, Agent, NotLearnedError
     from briee.algorithms import build, preset
     from briee.checkpoint import CheckpointError
     from briee.config import BrieeConfig
     from briee.rundir import RunError, RunSpec
     from briee.runs import run
     from briee.saved import load
+    from briee.training import DivergedError
 
 _HOMES = {
     "BRIEE": "briee.agent",
+    "Agent": "briee.agent",
     "load": "briee.saved",
+    "Evaluation": "briee.acting",
+    "NotLearnedError": "briee.agent",
     "BrieeConfig": "briee.config",
     "preset": "briee.algorithms",
     "RunSpec": "briee.rundir",
@@ -36,11 +41,15 @@ _HOMES = {
     "run": "briee.runs",
     "RunError": "briee.rundir",
     "CheckpointError": "briee.checkpoint",
+    "DivergedError": "briee.training",
 }
 
 __all__ = [
     "BRIEE",
+    "Agent",
     "load",
+    "Evaluation",
+    "NotLearnedError",
     "BrieeConfig",
     "preset",
     "RunSpec",
@@ -48,6 +57,7 @@ __all__ = [
     "run",
     "RunError",
     "CheckpointError",
+    "DivergedError",
     "__version__",
 ]
 

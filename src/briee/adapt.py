@@ -35,15 +35,23 @@ class Adapted(NamedTuple):
     """How raw observations become arrays; None where they are arrays already."""
 
 
-def adapt(env: Any, horizon: int | None = None) -> Adapted:
+def adapt(
+    env: Any,
+    horizon: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    rich: Mapping[str, Any] | None = None,
+) -> Adapted:
     """A sampler for `env`: an environment of `gym.make` or `gym.make_vec`, a pure one, or a name.
 
-    `horizon` is needed where the environment has no time limit. Raises `ValueError` with one sentence.
+    `horizon` is needed where the environment has no time limit; `arguments` are those of an environment by
+    name, `rich` those of the rich observations it is seen through. Raises `ValueError` with one sentence.
     """
+    if isinstance(env, Adapted):
+        return env
     if horizon is not None and horizon < 1:
         raise ValueError(f"horizon must be >= 1, got {horizon}")
     if isinstance(env, str):
-        return _adapt_name(env, horizon)
+        return _adapt_name(env, horizon, dict(arguments or {}), rich)
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         if all(hasattr(env, name) for name in ("initial", "transition", "observation", "horizon")):
             return Adapted(ScanSampler(env), type(env).__name__, None, None)
@@ -115,12 +123,14 @@ def _batch_size(encoder: ObservationEncoder, observation: Any) -> int | None:
     return len(array) if array.ndim == len(part.shape or ()) + 1 else None
 
 
-def _adapt_name(name: str, horizon: int | None) -> Adapted:
+def _adapt_name(
+    name: str, horizon: int | None, arguments: Mapping[str, Any], rich: Mapping[str, Any] | None
+) -> Adapted:
     known = {entry.id: short for short, entry in ENVIRONMENTS.items()}
     if name in pure_environments():
-        given = {} if horizon is None else {"horizon": horizon}
-        return Adapted(ScanSampler(make(name, **given)), known.get(name, name), {}, None)
-    sampler = make_sampler(name, horizon, {})
+        given = {**arguments} if horizon is None else {**arguments, "horizon": horizon}
+        return Adapted(ScanSampler(make(name, **given)), known.get(name, name), arguments, None)
+    sampler = make_sampler(name, horizon, arguments, rich)
     return Adapted(sampler, name, None, getattr(sampler.env, "encoder", None))
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from briee import algorithms, checkpoint, rollout
 from briee.acting import Evaluation, act, checked_step, padded
-from briee.adapt import Adapted, adapt, encode
+from briee.adapt import adapt, encode
 from briee.choose import choose, with_value
 from briee.display import make_display, summary_lines
 from briee.planned import Plan, plan
@@ -80,7 +80,7 @@ class Agent:
         seed: int = 1,
         config: Any = None,
     ):
-        self._adapted = env if isinstance(env, Adapted) else adapt(env, horizon)
+        self._adapted = adapt(env, horizon)
         sampler = self._adapted.sampler
         kind, name, preset = choose(algorithm, preset, config)
         if config is None:

@@ -58,6 +58,8 @@ class TrainArgs:
     """Continue the run in the directory, whose own values are then the defaults."""
     overwrite: Flag = False
     """Replace the run in the directory."""
+    tensorboard: Flag = False
+    """Write the metrics for TensorBoard too, into DIR/tensorboard (needs briee[tensorboard])."""
 
     @property
     def directory(self) -> Path:
@@ -92,8 +94,8 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
 
     A first pass finds algorithm, preset, horizon and directory; they set the defaults of the second.
     """
-    argv, env_arguments = _split(_without_abbreviation(argv), "--env.")
-    argv, rich_arguments = _split(argv, "--rich.")
+    argv, env_arguments = split_options(_without_abbreviation(argv), "--env.")
+    argv, rich_arguments = split_options(argv, "--rich.")
     algo = _peek(argv, "--algo", DEFAULT_ALGORITHM)
     with sentences():
         name = default_preset(algo)
@@ -200,7 +202,7 @@ def _without_abbreviation(argv: Sequence[str]) -> list[str]:
     return [*(token for token in argv if token not in flags), "--algo", REWARD_FREE]
 
 
-def _split(argv: Sequence[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
+def split_options(argv: Sequence[str], prefix: str) -> tuple[list[str], dict[str, Any]]:
     """Take options such as --env.NAME VALUE out of the arguments, by their prefix."""
     rest, arguments, tokens = [], {}, iter(argv)
     for token in tokens:

@@ -94,9 +94,20 @@ def load(path: Path, template: Any, *, finite: Collection[str] | None = None) ->
     except FileNotFoundError:
         raise CheckpointError(f"cannot load {path}: there is no such file") from None
     except Exception as error:  # a hostile file may upset any parser; the caller gets one kind of error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        sentence = f"cannot load {path}: it is truncated, damaged or not a checkpoint ({reason})"
-        raise CheckpointError(sentence) from error
+        raise CheckpointError(f"cannot load {path}: {_damage(error)}") from error
+
+
+def read_extra(path: Path) -> dict[str, Any]:
+    """The JSON object stored beside the arrays, without reading any of them; `CheckpointError` if damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _read_structure(archive, {info.filename: info for info in archive.infolist()})["extra"]
+    except CheckpointError as error:
+        raise CheckpointError(f"cannot load {path}: {error}") from None
+    except FileNotFoundError:
+        raise CheckpointError(f"cannot load {path}: there is no such file") from None
+    except Exception as error:  # a hostile file may upset any parser; the caller gets one kind of error
+        raise CheckpointError(f"cannot load {path}: {_damage(error)}") from error
 
 
 class NonFinite(NamedTuple):
@@ -160,6 +171,11 @@ class Folder:
         """Remove what a killed process left half written."""
         for leftover in self.path.glob(".*.partial"):
             leftover.unlink(missing_ok=True)
+
+
+def _damage(error: Exception) -> str:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return f"it is truncated, damaged or not a checkpoint ({reason})"
 
 
 def _is_finite(leaf: Any) -> bool:

@@ -1,6 +1,5 @@
 """A saved agent, from its file."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,17 @@ def load(path: str | Path, env: Any = None) -> Agent:
     This package's own environments are made anew; for any other, give the environment again.
     """
     path = Path(path)
+    about = checkpoint.read_extra(path).get("agent")
     try:
-        agent = _rebuild(_peek(path), env)
+        if not isinstance(about, dict):
+            raise ValueError("it is a checkpoint, but not a saved agent")
+        if not 0 < 4 * about["spec"]["horizon"] ** 2 <= path.stat().st_size:  # every state has more numbers
+            raise ValueError("it is too small for its horizon")
+        agent = _rebuild(about, env)
     except Exception as error:  # a hostile file may upset anything; the caller gets one kind of error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise checkpoint.CheckpointError(f"cannot load {path}: {reason}") from error
     return agent.restore(path)
-
-
-def _peek(path: Path) -> dict[str, Any]:
-    """What `save` wrote about the agent, before any array is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            about = checkpoint._read_structure(archive, members)["extra"].get("agent")
-    except FileNotFoundError:
-        raise ValueError("there is no such file") from None
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"it is truncated, damaged or not a saved agent ({error})") from None
-    if not isinstance(about, dict):
-        raise ValueError("it is a checkpoint, but not a saved agent")
-    if not 0 < 4 * about["spec"]["horizon"] ** 2 <= path.stat().st_size:  # every state has more numbers
-        raise ValueError("it is too small for its horizon")
-    return about
 
 
 def _rebuild(about: dict[str, Any], env: Any) -> Agent:

@@ -1,5 +1,6 @@
 """`briee train`: train an agent in a run directory."""
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 
@@ -16,9 +17,12 @@ def run(argv: Sequence[str]) -> int:
     from briee.display import make_display
     from briee.envs import EnvironmentStepError
     from briee.runs import RunInterrupted, run
+    from briee.tensorboard import TensorBoard
 
     with sentences():
         spec = with_instance(spec)
+    folder, metrics = args.directory / "tensorboard", args.directory / "metrics.csv"
+    callbacks = [TensorBoard(folder, metrics)] if args.tensorboard else []
     algorithm = build(spec)
     how = {
         "resume": args.resume,
@@ -26,8 +30,10 @@ def run(argv: Sequence[str]) -> int:
         "command": shlex.join(["briee", "train", *argv]),
     }
     try:
-        with make_display() as display:
-            run(algorithm, spec, args.directory, display=display, **how)
+        with make_display() as display, contextlib.ExitStack() as stack:
+            for callback in callbacks:
+                stack.enter_context(callback)
+            run(algorithm, spec, args.directory, display=display, callbacks=callbacks, **how)
     except EnvironmentStepError as error:
         raise RunError(str(error)) from error
     except RunInterrupted:

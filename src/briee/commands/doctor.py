@@ -1,0 +1,54 @@
+"""`briee doctor`: in a minute, whether an environment looks like one that BRIEE can handle."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import tyro
+
+from briee.arguments import UsageError, parse, split_options
+from briee.commands.process import prepare_process
+
+
+@dataclasses.dataclass(frozen=True)
+class DoctorArgs:
+    """Play random episodes and say in plain words whether the environment suits BRIEE.
+
+    Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2, and those of
+    --rich as --rich.NAME VALUE.
+    """
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class."""
+    horizon: int | None = None
+    """Steps per episode, H; the environment's own time limit if missing."""
+    rich: Literal["hadamard", "random", "image"] | None = None
+    """Show an environment with Discrete observations through noisy vectors or images, as for `briee train`."""
+    episodes: int | None = None
+    """Random episodes to play; by default 2,000 where they can be compiled, else 1,000."""
+    seed: int = 0
+    """Seed of these episodes."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    argv, arguments = split_options(argv, "--env.")
+    argv, rich_arguments = split_options(argv, "--rich.")
+    args = parse(DoctorArgs, argv, "briee doctor")
+    if args.episodes is not None and args.episodes < 100:
+        raise UsageError(f"episodes must be >= 100 to tell anything, got {args.episodes}")
+    if rich_arguments and args.rich is None:
+        raise UsageError("--rich.NAME needs --rich: hadamard, random or image")
+    prepare_process()
+    from briee import doctor
+    from briee.adapt import adapt
+    from briee.envs import EnvironmentStepError
+
+    rich = rich_arguments | {"emission": args.rich} if args.rich else None
+    try:
+        adapted = adapt(args.env, args.horizon, arguments, rich)
+        findings = doctor.examine(adapted, None, args.episodes, args.seed)
+    except (ValueError, EnvironmentStepError) as error:
+        raise UsageError(str(error)) from error
+    print("\n".join(doctor.lines(findings)))
+    return 0
