@@ -62,7 +62,8 @@ class Agent:
         algorithm: a registered name, or a class that keeps the contract of `briee.briee.BRIEE`; a class needs
             `config`.
         num_latents: K, latent states that a level's decoder can tell apart; the preset's if missing.
-        decoder: network of the decoders, where the algorithm offers a choice; the preset's if missing.
+        decoder: network of the decoders, where the algorithm offers a choice: "linear", "mlp", "cnn", or an
+            Equinox module from one observation to `num_latents` logits; the preset's if missing.
         horizon: H, where the environment has no time limit of its own, or to cut it short.
         seed: seed of every random stream of the agent.
         config: settings that replace those of the preset.
@@ -75,7 +76,7 @@ class Agent:
         *,
         algorithm: str | type = algorithms.DEFAULT_ALGORITHM,
         num_latents: int | None = None,
-        decoder: str | None = None,
+        decoder: Any = None,
         horizon: int | None = None,
         seed: int = 1,
         config: Any = None,
@@ -87,14 +88,15 @@ class Agent:
             if isinstance(algorithm, type):
                 raise ValueError(f"an algorithm given as a class needs config=..., got {algorithm.__name__}")
             config = algorithms.preset(name, preset, sampler.horizon, self._adapted.name)
-        for field, value in (("num_latents", num_latents), ("decoder", decoder)):
+        given = decoder if decoder is None or isinstance(decoder, str) else "custom"
+        for field, value in (("num_latents", num_latents), ("decoder", given)):
             if value is not None:
                 config = with_value(config, field, value, f"preset {preset!r} of {name}")
         arguments = self._adapted.arguments or {}
         self.spec = RunSpec(
             self._adapted.name, name, preset, sampler.horizon, int(seed), 0, config, arguments
         )
-        self._algorithm = kind(sampler, config)
+        self._algorithm = kind(sampler, config, **({"network": decoder} if given == "custom" else {}))
         self._moment: Moment | None = None
         self._finite: frozenset[str] = frozenset()
 

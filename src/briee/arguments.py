@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
+from briee.choose import with_value
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
 from briee.suggest import suggestion
 
@@ -43,6 +44,8 @@ class TrainArgs:
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
     reward-free."""
+    decoder: Literal["linear", "mlp", "cnn"] | None = None
+    """Network of the decoders, where the preset offers a choice."""
     horizon: int | None = None
     """Steps per episode, H. By default the time limit of the environment; 6 for those of `briee envs`."""
     rich: Literal["hadamard", "random", "image"] | None = None
@@ -123,7 +126,11 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     if rich_arguments and args.rich is None:
         raise UsageError(f"--rich.{next(iter(rich_arguments))} needs --rich")
     rich = rich_arguments | {"emission": args.rich} if args.rich else {}
-    named = (args.env, args.algo, args.preset, args.horizon, args.seed, args.episodes, args.config)
+    config = args.config
+    if args.decoder is not None:
+        with sentences():
+            config = with_value(config, "decoder", args.decoder, f"preset {args.preset!r} of {args.algo}")
+    named = (args.env, args.algo, args.preset, args.horizon, args.seed, args.episodes, config)
     return args, RunSpec(*named, env_arguments=env_arguments, rich=rich)
 
 

@@ -7,7 +7,7 @@ update is a pure function of the state: every random number comes from `state.ke
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -17,8 +17,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.config import BrieeConfig
 from briee.data import Buffers, Transitions, empty_buffers, insert
-from briee.features import Decoder, at_level, linear_decoder
+from briee.features import Decoder, at_level
 from briee.lsvi import Bonus, GreedyPolicy, QFunction, exploration_bonus, lsvi, upper_bound
+from briee.networks import maker
 from briee.randomness import stream
 from briee.replearn import replearn
 from briee.rollout import (
@@ -56,9 +57,12 @@ class BRIEE:
 
     name = "briee"
 
-    def __init__(self, sampler: Sampler, config: BrieeConfig):
+    def __init__(self, sampler: Sampler, config: BrieeConfig, network: Any = None):
+        """`network` is the Equinox module meant by the decoder `custom`."""
+        features, shape = config.features, sampler.observation_shape
         self.sampler = sampler
         self.config = config
+        self.make_network = maker(features.decoder, shape, features.num_latents, network)
 
     def update(self, state: BrieeState) -> BrieeState:
         """One iteration n of Algorithm 1."""
@@ -193,9 +197,7 @@ class BRIEE:
         """Decoders of all levels with random weights, stacked."""
         H, features = self.sampler.horizon, self.config.features
         temperature = jnp.full(H, features.temperature).at[0].set(features.first_temperature)
-        make = lambda key, tau: linear_decoder(  # noqa: E731
-            key, self.sampler.observation_shape, features.num_latents, tau
-        )
+        make = lambda key, tau: Decoder(self.make_network(key), tau)  # noqa: E731
         return jax.vmap(make)(jax.random.split(key, H), temperature)
 
 

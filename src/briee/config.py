@@ -47,8 +47,11 @@ class CollectConfig:
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Features phi(s, a) = softmax(A_h s / tau) ⊗ e_a, Section 5."""
+    """Features phi(s, a) = softmax(A_h s / tau) ⊗ e_a, Section 5; or with another network for A_h s."""
 
+    decoder: Literal["linear", "mlp", "cnn", "custom"] = "linear"
+    """Network of the decoders: linear (Section 5), one hidden layer, a small convolutional one for pictures;
+    custom is the Equinox module given in Python."""
     num_latents: int = 3
     """K, the number of latent states the decoder can tell apart (Section 5: 3)."""
     temperature: float = 1.0
@@ -57,6 +60,7 @@ class FeatureConfig:
     """tau at level 0, whose latent states are distributed differently (Table 2)."""
 
     def __post_init__(self) -> None:
+        require_choice(self, decoder=("linear", "mlp", "cnn", "custom"))
         require(self, ">= 1", "num_latents")
         require(self, "> 0", "temperature", "first_temperature")
 

@@ -5,10 +5,14 @@ latent states); the planner accepts any psi. Decoders of all levels are one pytr
 length H.
 """
 
+from math import prod
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.networks import Linear
 
 
 class Decoder(eqx.Module):
@@ -26,23 +30,6 @@ class Decoder(eqx.Module):
         return jax.nn.softmax(self.logits(observation) / jax.lax.stop_gradient(self.temperature))
 
 
-class Linear(eqx.Module):
-    """logits = A s, rows of A orthonormal at the start; A in R^{K x dim(s)}."""
-
-    A: Float[Array, "K D"]
-
-    def __init__(self, dimension: int, num_latents: int, key: PRNGKeyArray):
-        self.A = orthonormal_rows(key, num_latents, dimension)
-
-    def __call__(self, observation: Float[Array, "..."]) -> Float[Array, " K"]:
-        return self.A @ observation.reshape(-1)
-
-
-def orthonormal_rows(key: PRNGKeyArray, rows: int, columns: int) -> Float[Array, "rows columns"]:
-    """A random matrix whose rows (or columns, if there are fewer) are orthonormal."""
-    return jax.nn.initializers.orthogonal()(key, (rows, columns), jnp.float32)
-
-
 def linear_decoder(
     key: PRNGKeyArray,
     observation_shape: tuple[int, ...],
@@ -50,10 +37,7 @@ def linear_decoder(
     temperature: Float[Array, ""] | float,
 ) -> Decoder:
     """psi(s) = softmax(A s / tau) with a random A."""
-    dimension = 1
-    for length in observation_shape:
-        dimension *= length
-    return Decoder(Linear(dimension, num_latents, key), jnp.asarray(temperature, jnp.float32))
+    return Decoder(Linear(prod(observation_shape), num_latents, key), jnp.asarray(temperature, jnp.float32))
 
 
 def at_level(tree, level: int | Int[Array, ""]):

@@ -10,10 +10,11 @@ from briee.envs import make
 from briee.rundir import config_from_json
 
 
-def load(path: str | Path, env: Any = None) -> Agent:
+def load(path: str | Path, env: Any = None, decoder: Any = None) -> Agent:
     """A saved agent. Reading the file runs no code and refuses what is damaged, with a `CheckpointError`.
 
-    This package's own environments are made anew; for any other, give the environment again.
+    This package's own environments are made anew; for any other, give the environment again, and likewise an
+    Equinox module that was given as `decoder`.
     """
     path = Path(path)
     about = checkpoint.read_extra(path).get("agent")
@@ -22,14 +23,14 @@ def load(path: str | Path, env: Any = None) -> Agent:
             raise ValueError("it is a checkpoint, but not a saved agent")
         if not 0 < 4 * about["spec"]["horizon"] ** 2 <= path.stat().st_size:  # every state has more numbers
             raise ValueError("it is too small for its horizon")
-        agent = _rebuild(about, env)
+        agent = _rebuild(about, env, decoder)
     except Exception as error:  # a hostile file may upset anything; the caller gets one kind of error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise checkpoint.CheckpointError(f"cannot load {path}: {reason}") from error
     return agent.restore(path)
 
 
-def _rebuild(about: dict[str, Any], env: Any) -> Agent:
+def _rebuild(about: dict[str, Any], env: Any, decoder: Any) -> Agent:
     """An agent with the stored settings that has learned nothing yet."""
     stored = about["spec"]
     if env is None:
@@ -49,4 +50,4 @@ def _rebuild(about: dict[str, Any], env: Any) -> Agent:
     default = algorithms.preset(name, preset, stored["horizon"], stored["env"])
     config = config_from_json(default, stored["config"])
     kind = BRIEE if name == algorithms.DEFAULT_ALGORITHM else Agent
-    return kind(adapted, preset, algorithm=name, config=config, seed=stored["seed"])
+    return kind(adapted, preset, algorithm=name, config=config, seed=stored["seed"], decoder=decoder)

@@ -58,6 +58,7 @@ def _protocol() -> tuple[Any, Any, Any]:
         ("proto.summary_pb2", "Summary"),
     )
     try:
+        importlib.import_module("tensorboardX")
         file, event, summary = (getattr(importlib.import_module(f"tensorboardX.{m}"), n) for m, n in parts)
     except ImportError:
         sentence = "TensorBoard's files need the package tensorboardX: pip install 'briee[tensorboard]'"

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.baselines.config import PpoConfig
-from briee.features import orthonormal_rows
+from briee.networks import orthonormal_rows
 from briee.randomness import stream
 from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, _scan
 

@@ -23,7 +23,7 @@ class DoctorArgs:
     horizon: int | None = None
     """Steps per episode, H; the environment's own time limit if missing."""
     rich: Literal["hadamard", "random", "image"] | None = None
-    """Show an environment with Discrete observations through noisy vectors or images, as for `briee train`."""
+    """Show Discrete observations through noisy vectors or images, as `briee train` does."""
     episodes: int | None = None
     """Random episodes to play; by default 2,000 where they can be compiled, else 1,000."""
     seed: int = 0

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Runs with other decoders than the linear one; call again to continue what was stopped.
+#
+#     benchmarks/decoders.sh image results/agent 1 12 123 1234 12345
+#     benchmarks/decoders.sh minigrid results/agent 1 12 123 1234 12345
+set -u
+task=$1 root=$2
+shift 2
+here=$(cd "$(dirname "$0")" && pwd)
+for seed in "$@"; do
+  case $task in
+    image)  # pictures of 28 x 28, one for each latent state; discriminators of one layer
+      briee train lock --preset paper --decoder cnn --horizon 5 --seed "$seed" --episodes 30000 \
+        --env.emission image --env.num_actions 5 --env.templates 1 --features.first-temperature 1 \
+        --collect.episodes-per-level 100 --collect.buffer-size 4000 \
+        --replearn.rounds 15 --replearn.discriminator-steps 32 --replearn.feature-steps 32 \
+        --run-dir "$root/image-lock-h5-cnn-s$seed" --resume --replearn.hidden-sizes ;;
+    minigrid)  # the whole grid is observed, as object, colour and direction of each cell
+      PYTHONPATH="$here:${PYTHONPATH:-}" briee train minigrid_full:FullyObserved/Empty-5x5-v0 --preset paper \
+        --decoder mlp --horizon 5 --seed "$seed" --episodes 30000 --features.num-latents 32 \
+        --collect.buffer-size 4000 --replearn.hidden-sizes 64 --replearn.discriminator-steps 64 \
+        --run-dir "$root/minigrid-empty-5x5-mlp-s$seed" --resume ;;
+    *) echo "unknown task $task: image or minigrid" >&2; exit 2 ;;
+  esac || exit $?
+done
