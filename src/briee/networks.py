@@ -140,7 +140,7 @@ def redrawn(network: Any, key: PRNGKeyArray) -> Any:
 
 def _check_network(network: Any, shape: tuple[int, ...], num_latents: int) -> None:
     """`ValueError` unless the network maps one observation to K logits."""
-    if network is None:
+    if network is None or isinstance(network, str):
         raise ValueError("decoder='custom' needs the network itself: decoder=an Equinox module")
     if not callable(network) or not jax.tree.leaves(eqx.filter(network, eqx.is_inexact_array)):
         raise ValueError(f"decoder must be an Equinox module with weights, got {type(network).__name__}")
