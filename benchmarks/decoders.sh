@@ -17,8 +17,10 @@ for seed in "$@"; do
         --run-dir "$root/image-lock-h5-cnn-s$seed" --resume --replearn.hidden-sizes ;;
     minigrid)  # the whole grid is observed, as object, colour and direction of each cell
       PYTHONPATH="$here:${PYTHONPATH:-}" briee train minigrid_full:FullyObserved/Empty-5x5-v0 --preset paper \
-        --decoder mlp --horizon 5 --seed "$seed" --episodes 30000 --features.num-latents 32 \
-        --collect.buffer-size 4000 --replearn.hidden-sizes 64 --replearn.discriminator-steps 64 \
+        --decoder mlp --horizon 5 --seed "$seed" --episodes 30000 --features.num-latents 24 \
+        --collect.buffer-size 2000 --replearn.hidden-sizes 32 --replearn.start previous \
+        --replearn.rounds 4 --replearn.discriminator-steps 16 --replearn.feature-steps 48 \
+        --replearn.feature-batch 256 --replearn.discriminator-batch 256 \
         --run-dir "$root/minigrid-empty-5x5-mlp-s$seed" --resume ;;
     *) echo "unknown task $task: image or minigrid" >&2; exit 2 ;;
   esac || exit $?

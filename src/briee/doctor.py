@@ -108,9 +108,8 @@ def _predictability(facts: list[LevelFacts]) -> list[Finding]:
     found = []
     if told:
         best = max(fact.explained for fact in told)
-        levels = ", ".join(str(fact.level) for fact in told)
         found.append(Finding("ok", "the next observation is predicted on held-out "
-            f"episodes, up to {best:.0%} of what the action leaves open (levels {levels})"))  # fmt: skip
+            f"episodes, up to {best:.0%} of what the action leaves open ({_levels(told)})"))  # fmt: skip
         most = max(fact.rank for fact in told) + 1
         found.append(Finding("ok", f"what follows tells about {most} latent states apart, in the level that "
             f"shows most of them; random play may miss others, so take num_latents={most + 1} or more",
@@ -127,10 +126,14 @@ def _predictability(facts: list[LevelFacts]) -> list[Finding]:
             "action, on random episodes: either one latent state per level is all that random play sees, or "
             "there are too few episodes for so rich observations"))  # fmt: skip
     if len(told) < len(facts) and told:
-        rest = ", ".join(str(fact.level) for fact in facts if fact not in told)
-        found.append(Finding("note", f"levels {rest} show one latent state only, or nothing that random "
-            "episodes could tell; exploration may find more there"))  # fmt: skip
+        rest = _levels([fact for fact in facts if fact not in told])
+        found.append(Finding("note", f"one latent state only, or nothing that random episodes could tell, at "
+            f"{rest}; exploration may find more there"))  # fmt: skip
     return found
+
+
+def _levels(facts: list[LevelFacts]) -> str:
+    return f"level{'s' * (len(facts) > 1)} " + ", ".join(str(fact.level) for fact in facts)
 
 
 def _repeatable(same: bool) -> Finding:
