@@ -42,6 +42,13 @@ def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
     assert "looks like continuous dynamics" in pole
 
 
+def test_finitely_many_observations_are_counted_and_are_not_continuous():
+    lake = gym.make("FrozenLake-v1", is_slippery=False)
+    said = "\n".join(lines(examine(lake, 4, episodes=200)))
+    assert "random play saw at most 7 different observations at a level" in said
+    assert "continuous" not in said
+
+
 def test_what_cannot_be_used_is_refused():
     with pytest.raises(ValueError, match="Pendulum-v1 has continuous actions"):
         examine(gym.make("Pendulum-v1"))

@@ -7,7 +7,7 @@ random play reaches, and the answers say so.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -40,6 +40,8 @@ class LevelFacts:
     """Share of the variance of s' in held-out episodes that (s, a) predicts beyond a alone."""
     rank: int
     """Directions of the prediction that rise above shuffled data; latent states are about one more."""
+    distinct: int | None = None
+    """Different observations that were seen; None where nearly every one is new."""
 
 
 def examine(
@@ -68,7 +70,12 @@ def examine(
         *_horizon(observation, sampler.horizon),
     ]
     levels = np.unique(np.linspace(0, sampler.horizon - 1, min(sampler.horizon, 6)).astype(int))
-    facts = [level_facts(observation, action, int(h), sampler.num_actions, seed) for h in levels]
+    facts = [
+        replace(
+            level_facts(observation, action, h, sampler.num_actions, seed), distinct=_distinct(observation, h)
+        )
+        for h in map(int, levels)
+    ]
     return findings + _predictability(facts)
 
 
@@ -105,31 +112,45 @@ def level_facts(
 
 def _predictability(facts: list[LevelFacts]) -> list[Finding]:
     told = [fact for fact in facts if fact.explained > 0.05]
-    found = []
-    if told:
-        best = max(fact.explained for fact in told)
-        found.append(Finding("ok", "the next observation is predicted on held-out "
-            f"episodes, up to {best:.0%} of what the action leaves open ({_levels(told)})"))  # fmt: skip
-        most = max(fact.rank for fact in told) + 1
-        found.append(Finding("ok", f"what follows tells about {most} latent states apart, in the level that "
-            f"shows most of them; random play may miss others, so take num_latents={most + 1} or more",
-        ))  # fmt: skip
-        if best > 0.9:
-            found.append(Finding("warning", "the next observation is almost a linear function of the current "
-                "one: that looks like continuous dynamics rather than a few latent states, for which "
-                "BRIEE is made"))  # fmt: skip
-        elif most > 10:
-            found.append(Finding("note", "so many directions can also mean that the dynamics are continuous: "
-                "the estimate cannot tell a large block MDP from one that is none"))  # fmt: skip
-    else:
-        found.append(Finding("warning", "the next observation looks unrelated to the current one beyond the "
+    if not told:
+        return [Finding("warning", "the next observation looks unrelated to the current one beyond the "
             "action, on random episodes: either one latent state per level is all that random play sees, or "
-            "there are too few episodes for so rich observations"))  # fmt: skip
-    if len(told) < len(facts) and told:
-        rest = _levels([fact for fact in facts if fact not in told])
-        found.append(Finding("note", f"one latent state only, or nothing that random episodes could tell, at "
-            f"{rest}; exploration may find more there"))  # fmt: skip
+            "there are too few episodes for so rich observations")]  # fmt: skip
+    best = max(fact.explained for fact in told)
+    predicted = Finding("ok", "the next observation is predicted on held-out "
+        f"episodes, up to {best:.0%} of what the action leaves open ({_levels(told)})")  # fmt: skip
+    rest = [fact for fact in facts if fact not in told]
+    silent = Finding("note", "one latent state only, or nothing that random episodes could tell, at "
+        f"{_levels(rest)}; exploration may find more there")  # fmt: skip
+    distinct = [fact.distinct for fact in facts if fact.distinct is not None]
+    if len(distinct) == len(facts):
+        counted = [Finding("ok", f"random play saw at most {max(distinct)} different observations at a "
+            "level: no more latent states than that can be told apart there")]  # fmt: skip
+    else:
+        counted = _estimate(max(fact.rank for fact in told) + 1, best)
+    return [predicted, *counted, *([silent] if rest else [])]
+
+
+def _estimate(latents: int, best: float) -> list[Finding]:
+    """What is said of the number of latent states behind observations that are never twice the same."""
+    found = [Finding("ok", f"what follows tells about {latents} latent states apart, in the level that "
+        "shows most of them; random play may miss others, so take "
+        f"num_latents={latents + 1} or more")]  # fmt: skip
+    if best > 0.9:
+        found.append(Finding("warning", "the next observation is almost a linear function of the current "
+            "one: that looks like continuous dynamics rather than a few latent states, for which "
+            "BRIEE is made"))  # fmt: skip
+    elif latents > 10:
+        found.append(Finding("note", "so many directions can also mean that the dynamics are continuous: "
+            "the estimate cannot tell a large block MDP from one that is none"))  # fmt: skip
     return found
+
+
+def _distinct(observation: np.ndarray, level: int) -> int | None:
+    """How many different observations [E, H + 1, ...] has at a level, unless most are seen only once."""
+    rows = observation[:, level].reshape(len(observation), -1)
+    found = len(np.unique(rows, axis=0))
+    return found if 4 * found <= len(rows) else None
 
 
 def _levels(facts: list[LevelFacts]) -> str:
