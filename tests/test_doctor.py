@@ -1,5 +1,7 @@
 """The doctor: what it says is true of environments whose structure is known."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -45,7 +47,9 @@ def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
 def test_finitely_many_observations_are_counted_and_are_not_continuous():
     lake = gym.make("FrozenLake-v1", is_slippery=False)
     said = "\n".join(lines(examine(lake, 4, episodes=200)))
-    assert "random play saw at most 7 different observations at a level" in said
+    seen = re.search(r"random play saw at most (\d+) different observations at a level", said)
+    assert seen is not None
+    assert 7 <= int(seen[1]) <= 11  # cells within three steps, and the mark of an episode that is over
     assert "continuous" not in said
 
 
