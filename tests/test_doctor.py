@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from briee.doctor import examine, level_facts, lines
+from briee.doctor import enough_latents, examine, level_facts, lines
 
 
 def block_data(num_latents: int, episodes: int = 2000, noise: float = 0.1):
@@ -25,6 +25,14 @@ def test_latent_states_are_counted_by_what_follows_them(num_latents):
     facts = level_facts(*block_data(num_latents), 0, 2, seed=0)
     assert facts.rank + 1 == num_latents
     assert 0.3 < facts.explained < 0.6  # all of the variance after one action of two, but for the noise
+
+
+@pytest.mark.parametrize(("num_latents", "enough"), [(2, False), (4, False), (5, True), (8, True)])
+def test_too_few_latent_states_are_diagnosed_and_too_many_are_not(num_latents, enough):
+    facts = level_facts(*block_data(5), 0, 2, seed=0)
+    (finding,) = enough_latents([facts], num_latents)
+    assert (finding.mark == "ok") == enough
+    assert ("too small" in finding.text) == (not enough)
 
 
 def test_one_latent_state_and_no_variation_explain_nothing():

@@ -40,6 +40,12 @@ def test_presets_keep_the_contract(preset):
     assert agent.iterations == 2
 
 
+@SLOW
+@pytest.mark.parametrize("settings", [{"algorithm": "reward-free"}, {"decoder": "mlp"}])
+def test_other_ways_to_learn_keep_the_contract(settings):
+    check_agent(lambda seed: Agent(make_env(), "paper", config=tiny(), seed=seed, **settings), iterations=1)
+
+
 class Forgetful(Algorithm):
     """An algorithm that draws from NumPy's global generator."""
 

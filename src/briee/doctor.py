@@ -45,9 +45,16 @@ class LevelFacts:
 
 
 def examine(
-    env: Any, horizon: int | None = None, episodes: int | None = None, seed: int = 0
+    env: Any,
+    horizon: int | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    num_latents: int | None = None,
 ) -> list[Finding]:
-    """Findings about an environment by name or as an object; `ValueError` where it cannot be used at all."""
+    """Findings about an environment by name or as an object; `ValueError` where it cannot be used at all.
+
+    With `num_latents`, also whether so many latent states are too few for what random play already shows.
+    """
     adapted = adapt(env, horizon)
     sampler = adapted.sampler
     findings = [
@@ -76,7 +83,7 @@ def examine(
         )
         for h in map(int, levels)
     ]
-    return findings + _predictability(facts)
+    return findings + _predictability(facts) + enough_latents(facts, num_latents)
 
 
 def level_facts(
@@ -144,6 +151,20 @@ def _estimate(latents: int, best: float) -> list[Finding]:
         found.append(Finding("note", "so many directions can also mean that the dynamics are continuous: "
             "the estimate cannot tell a large block MDP from one that is none"))  # fmt: skip
     return found
+
+
+def enough_latents(facts: list[LevelFacts], num_latents: int | None) -> list[Finding]:
+    """Whether a number of latent states is too small: predictions of K states span K - 1 directions at most,
+    so a level whose predictions have more directions than that has more states with different futures."""
+    told = [fact for fact in facts if fact.explained > 0.05]
+    if num_latents is None or not told:
+        return []
+    most = max(told, key=lambda fact: fact.rank)
+    if num_latents > most.rank:
+        return [Finding("ok", f"num_latents={num_latents} is enough for what random play shows")]
+    return [Finding("warning", f"num_latents={num_latents} is too small: at level {most.level} random play "
+        f"already tells about {most.rank + 1} latent states apart, and a decoder would have to merge some "
+        "that have different futures")]  # fmt: skip
 
 
 def _distinct(observation: np.ndarray, level: int) -> int | None:

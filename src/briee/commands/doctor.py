@@ -24,6 +24,8 @@ class DoctorArgs:
     """Steps per episode, H; the environment's own time limit if missing."""
     rich: Literal["hadamard", "random", "image"] | None = None
     """Show Discrete observations through noisy vectors or images, as `briee train` does."""
+    num_latents: int | None = None
+    """Say, too, whether so many latent states are too few for what random play already shows."""
     episodes: int | None = None
     """Random episodes to play; by default 2,000 where they can be compiled, else 1,000."""
     seed: int = 0
@@ -37,6 +39,8 @@ def run(argv: Sequence[str]) -> int:
     args = parse(DoctorArgs, argv, "briee doctor")
     if args.episodes is not None and args.episodes < 100:
         raise UsageError(f"episodes must be >= 100 to tell anything, got {args.episodes}")
+    if args.num_latents is not None and args.num_latents < 1:
+        raise UsageError(f"num_latents must be >= 1, got {args.num_latents}")
     if rich_arguments and args.rich is None:
         raise UsageError("--rich.NAME needs --rich: hadamard, random or image")
     prepare_process()
@@ -47,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
     rich = rich_arguments | {"emission": args.rich} if args.rich else None
     try:
         adapted = adapt(args.env, args.horizon, arguments, rich)
-        findings = doctor.examine(adapted, None, args.episodes, args.seed)
+        findings = doctor.examine(adapted, None, args.episodes, args.seed, args.num_latents)
     except (ValueError, EnvironmentStepError) as error:
         raise UsageError(str(error)) from error
     print("\n".join(doctor.lines(findings)))
