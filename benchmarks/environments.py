@@ -17,7 +17,7 @@ from pathlib import Path
 
 RUNS = {
     "frozen-lake": "FrozenLake-v1 --rich hadamard --horizon 12 --env.is_slippery False --num-latents 16",
-    "deep-sea": "bsuite/deep_sea-v0 --env.size 10 --num-latents 10",
+    "deep-sea": "bsuite/deep_sea-v0 --env.size 10 --rich noise --num-latents 10",
 }
 """What `briee train` is told, by name of the environment."""
 COMMON = "--preset efficient --episodes 20000 --workers 1"

@@ -48,9 +48,9 @@ class TrainArgs:
     """Network of the decoders, where the preset offers a choice."""
     horizon: int | None = None
     """Steps per episode, H. By default the time limit of the environment; 6 for those of `briee envs`."""
-    rich: Literal["hadamard", "random", "image"] | None = None
+    rich: Literal["hadamard", "random", "image", "noise"] | None = None
     """Show an environment with Discrete observations through noisy vectors, rotated by a Hadamard or a random
-    matrix, or through small noisy images."""
+    matrix, or through small noisy images; or one with array observations through noise alone."""
     seed: int = 1
     """Seed of every random stream; it also draws the lock, unless --env.instance_seed is given."""
     episodes: int = 100_000

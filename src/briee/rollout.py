@@ -4,7 +4,9 @@ A sampler turns a policy and a key into `Trajectories`. The compiled one here ru
 single scan; `briee.envs.host` has its twin for every other Gymnasium environment.
 """
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +20,8 @@ from briee.data import Transitions
 from briee.envs.registration import episode_start, episode_step
 
 MEMBER = 0x6D656D62  # no level is this large
+CHUNK = 500
+"""Episodes of a long rollout that are run together."""
 
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
 """(level, observation, key) -> action; an `equinox.Module`, unbatched."""
@@ -97,14 +101,40 @@ class ScanSampler:
     def rollout(
         self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
     ) -> Trajectories:
-        """See `Sampler.rollout`."""
-        return _scan(self.pure, policy, key, episodes, deviation)
+        """See `Sampler.rollout`. Many episodes run in chunks that fit the processor's cache, one per core at
+        a time; each episode has keys of its own, so that changes nothing."""
+        if episodes < 2 * CHUNK:
+            return _scan(self.pure, policy, key, episodes, deviation)
+        env_keys, policy_keys = _episode_keys(key, episodes)
+        chunks = -(-episodes // CHUNK)
+        size = -(-episodes // chunks)
+
+        def run(chunk: int) -> Trajectories:
+            first = min(chunk * size, episodes - size)  # the last chunk is as long as all others
+            rows = slice(first, first + size)
+            own = None if deviation is None else deviation[rows]
+            result = _scan_keys(self.pure, policy, env_keys[rows], policy_keys[rows], own)
+            return jax.block_until_ready(jax.tree.map(lambda x: x[chunk * size - first :], result))
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            parts = list(pool.map(run, range(chunks)))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
 
 @eqx.filter_jit
 def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
+    return _scan_keys(pure, policy, *_episode_keys(key, episodes), deviation)
+
+
+@eqx.filter_jit
+def _episode_keys(key, episodes: int):
+    """Keys of environment and policy for each episode."""
     env_key, policy_key = jax.random.split(key)
-    env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+    return jax.random.split(env_key, episodes), jax.random.split(policy_key, episodes)
+
+
+@eqx.filter_jit
+def _scan_keys(pure, policy, env_keys, policy_keys, deviation) -> Trajectories:
 
     def step(carry, level):
         state, observation = carry

@@ -18,7 +18,7 @@ from .registration import (
     episode_step,
     make,
 )
-from .rich import RichObservation, rich_observation
+from .rich import NoisyObservation, RichObservation, rich_observation
 
 register()
 
@@ -33,6 +33,7 @@ __all__ = [
     "ImageEmission",
     "LatentModel",
     "LockState",
+    "NoisyObservation",
     "ObservationEncoder",
     "PureEnv",
     "PureVectorEnv",

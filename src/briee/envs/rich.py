@@ -14,7 +14,7 @@ from gymnasium import spaces
 from briee.foreign import environment_name
 from briee.suggest import suggestion
 
-from .emission import NORMAL_BOUND, Emission, ImageEmission, VectorEmission, decodability
+from .emission import NORMAL_BOUND, Emission, ImageEmission, VectorEmission, decodability, require
 
 EMISSIONS = ("hadamard", "random", "image")
 
@@ -100,13 +100,49 @@ class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
         return self._draw(latent, self._noise_rng), info | {"latent": latent}
 
 
-def rich_observation(env: gym.Env, arguments: Mapping[str, Any]) -> RichObservation:
-    """`RichObservation(env, **arguments)`, with a sentence for arguments that do not exist."""
+class NoisyObservation(gym.ObservationWrapper, gym.utils.RecordConstructorArgs):
+    """Adds normal noise to every coordinate of array observations; the seed of `reset` draws it.
+
+    Args:
+        env: an environment with a `Box` observation space of real numbers.
+        noise: standard deviation.
+    """
+
+    def __init__(self, env: gym.Env, *, noise: float = 0.1):
+        gym.utils.RecordConstructorArgs.__init__(self, noise=noise)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+            found = f"{environment_name(env)} has a {type(space).__name__} of {space.dtype}"
+            raise ValueError(f"noise needs a Box observation space of real numbers, {found}")
+        require(noise >= 0, f"noise must be >= 0, got {noise}")
+        self.noise = np.float32(noise)
+        reach = self.noise * NORMAL_BOUND
+        self.observation_space = spaces.Box(space.low - reach, space.high + reach, dtype=np.float32)
+        self._rng = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Reset the environment; a seed also restarts the noise."""
+        if seed is not None:
+            self._rng = np.random.default_rng([seed, 5])
+        return super().reset(seed=seed, options=options)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """The observation with noise."""
+        noise = np.clip(self._rng.standard_normal(observation.shape, np.float32), -NORMAL_BOUND, NORMAL_BOUND)
+        return (observation + self.noise * noise).astype(np.float32)
+
+
+def rich_observation(env: gym.Env, arguments: Mapping[str, Any]) -> gym.Env:
+    """`RichObservation(env, **arguments)`, or `NoisyObservation` where the emission is `noise`."""
+    noisy = arguments.get("emission") == "noise"
+    wrapper: Any = NoisyObservation if noisy else RichObservation
+    given = {name: value for name, value in arguments.items() if not noisy or name in ("noise",)}
     known = list(inspect.signature(RichObservation).parameters)[1:]
     for name in arguments:
         if name not in known:
             raise ValueError(f"rich observations have no argument {name!r}{suggestion(name, known)}")
-    return RichObservation(env, **arguments)
+    return wrapper(env, **given)
 
 
 def host_emission(emission: Emission):
