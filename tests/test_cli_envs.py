@@ -105,7 +105,7 @@ def test_a_target_return_decides_where_no_optimum_is_known(capsys):
 def test_the_checkpoint_is_intact_after_an_environment_failed(capsys):
     request = "train corridor.py:Corridor --rich hadamard --horizon 3 --env.broken_at 40 --run-dir run"
     sentence = refusal(capsys, shlex.join([*shlex.split(request), *SMALL]))
-    assert "environment Corridor (copy 0 of 16) failed at step" in sentence
+    assert "environment Corridor (copy 0 of 64) failed at step" in sentence
     assert sentence.endswith("OSError: the door is stuck")
     rows = Path("run/metrics.csv").read_text().splitlines()
     newest = max(checkpoint.Folder(Path("run/checkpoint")).numbers())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from briee import rollout
 from briee.envs import CombinationLock
 from briee.rollout import (
     MixturePolicy,
@@ -128,3 +129,15 @@ def test_a_mixture_draws_one_member_per_episode(sampler):
     assert (action == action[:, :1]).all()
     assert set(action[:, 0]) == {2, 5}, "the third entry is not a member yet"
     assert 140 < (action[:, 0] == 2).sum() < 260
+
+
+@pytest.mark.parametrize("deviate", [False, True])
+def test_chunks_change_nothing(monkeypatch, deviate):
+    sampler = ScanSampler(CombinationLock(3, num_actions=3))
+    deviation = jnp.arange(10, dtype=jnp.int32) % 3 if deviate else None
+    whole = sampler.rollout(UniformPolicy(3), jax.random.key(4), 10, deviation)
+    monkeypatch.setattr(rollout, "CHUNK", 4)
+    chunks = sampler.rollout(UniformPolicy(3), jax.random.key(4), 10, deviation)
+    for name in ("action", "reward", "latent"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(chunks, name))
+    np.testing.assert_allclose(whole.observation, chunks.observation, atol=1e-6)

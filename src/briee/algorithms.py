@@ -59,7 +59,7 @@ ALGORITHMS: dict[str, Entry] = {
 }
 ALGORITHMS |= {name: Entry(*about) for name, about in BASELINES.items()}
 DEFAULT_ALGORITHM, DEFAULT_PRESET = "briee", "efficient"
-HOST_ENVIRONMENTS = 16
+HOST_ENVIRONMENTS = 64
 """Copies of an environment that are stepped together where it cannot be compiled."""
 
 

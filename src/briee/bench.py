@@ -19,6 +19,7 @@ import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 
 from briee import envs
+from briee.algorithms import HOST_ENVIRONMENTS
 from briee.config import BrieeConfig, RepLearnConfig
 from briee.data import Transitions
 from briee.envs.host import HostSampler
@@ -89,29 +90,39 @@ def scan_sampler() -> dict[str, float]:
 def host_sampler() -> dict[str, float]:
     """Speed of the host sampler, policy and bookkeeping included, relative to a bare loop of `step`.
 
-    Once over copies of a scalar environment, against the loop over one copy; once over an environment that
-    steps many copies at once by itself, against its own loop.
+    Once over copies of a scalar environment, against the loop over one copy with actions that are there
+    already; once over an environment that steps many copies at once by itself, which takes less time than
+    drawing random actions for them, against its own loop with the same policy.
     """
     return {
-        "host_over_own_step_loop": _host_ratio("CliffWalking-v1", "sync", 16),
+        "host_over_own_step_loop": _host_ratio("CliffWalking-v1", "sync", HOST_ENVIRONMENTS),
         "host_over_own_vector_loop": _host_ratio("CartPole-v1", "vector_entry_point", 256),
     }
 
 
 def _host_ratio(env: str, mode: str, copies: int, horizon: int = 50) -> float:
     sampler = HostSampler(gym.make_vec(env, num_envs=copies, vectorization_mode=mode), horizon)
-    actions = np.random.default_rng(0).integers(0, sampler.num_actions, (horizon, copies))
-    scalar = mode == "sync"
-    bare: Any = gym.make(env) if scalar else gym.make_vec(env, num_envs=copies, vectorization_mode=mode)
-
-    def loop():
-        for plan in actions.T.tolist() if scalar else [actions]:
-            bare.reset(seed=0)
-            for action in plan:
-                bare.step(action)
-
     policy, key = UniformPolicy(sampler.num_actions), jax.random.key(0)
-    return best_time(loop, repeats=7) / best_time(lambda: sampler.rollout(policy, key, copies), repeats=7)
+    actions = np.random.default_rng(0).integers(0, sampler.num_actions, (copies, horizon)).tolist()
+    draw = jax.jit(
+        jax.vmap(lambda key, level: policy(level, None, jax.random.fold_in(key, level)), (0, None))
+    )
+    keys = jax.random.split(key, copies)
+
+    def scalar_loop():
+        for plan in actions:
+            one.reset(seed=0)
+            for action in plan:
+                one.step(action)
+
+    def vector_loop():
+        many.reset(seed=0)
+        for level in range(horizon):
+            many.step(np.asarray(draw(keys, np.int32(level))))
+
+    one, many = gym.make(env), gym.make_vec(env, num_envs=copies, vectorization_mode=mode)
+    own = best_time(scalar_loop if mode == "sync" else vector_loop, repeats=7)
+    return own / best_time(lambda: sampler.rollout(policy, key, copies), repeats=7)
 
 
 def released() -> RepLearnConfig:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from briee.envs import Episodic, RichObservation
+from briee.envs import Episodic, NoisyObservation, RichObservation, rich_observation
 
 WRAPPED = "ignore:.*is different from the unwrapped version.*"
 EMISSIONS = ["hadamard", "random", "image"]
@@ -93,3 +93,16 @@ def test_bad_arguments_get_a_sentence():
         RichObservation(gym.make("FrozenLake-v1"), "smell")
     with pytest.raises(ValueError, match="noise must be >= 0, got -1"):
         RichObservation(gym.make("FrozenLake-v1"), noise=-1)
+
+
+@pytest.mark.filterwarnings(WRAPPED, "ignore:.*Box observation space m.*value is.*infinity.*")
+def test_noise_on_array_observations():
+    plain, noisy = gym.make("CartPole-v1"), NoisyObservation(gym.make("CartPole-v1"), noise=0.3)
+    check_env(noisy, skip_render_check=True)
+    starts = np.stack([noisy.reset(seed=seed)[0] - plain.reset(seed=seed)[0] for seed in range(300)])
+    assert starts.std() == pytest.approx(0.3, rel=0.1)  # 1200 draws: five standard errors
+    np.testing.assert_array_equal(noisy.reset(seed=3)[0], noisy.reset(seed=3)[0])
+    with pytest.raises(ValueError, match="noise needs a Box observation space of real numbers"):
+        rich_observation(gym.make("FrozenLake-v1"), {"emission": "noise"})
+    with pytest.raises(ValueError, match="noise must be >= 0, got -1"):
+        rich_observation(plain, {"emission": "noise", "noise": -1})

@@ -20,6 +20,8 @@ from briee.foreign import environment_name, own_horizon, own_optimum
 
 from .encoding import ObservationEncoder, UnsupportedSpaceError, discrete_actions
 
+NUMBERS = (int, float, np.generic)
+
 
 class EnvironmentStepError(RuntimeError):
     """A user's environment raised, or broke its promises, in `reset` or `step`; names it and the step."""
@@ -129,6 +131,8 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
         self._level = self.horizon
         self._over = np.ones(env.num_envs, bool)
+        self.info_keys: Sequence[str] | None = None
+        """What is merged of the infos of copies; None: everything."""
         self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
         self._seen: list[Any] = []
 
@@ -194,21 +198,24 @@ class EpisodicVector(gym.vector.VectorWrapper):
             if terminated or truncated:
                 ended[:, index] = terminated, truncated
         blame.copy = None
-        return self.encoder(self._stack(self._seen), n), reward, *ended, merge_infos(infos)
+        return self.encoder(self._stack(self._seen), n), reward, *ended, merge_infos(infos, self.info_keys)
 
     def _stack(self, observations: list[Any]) -> Any:
         """Observations of the copies as the vector's batched space has them."""
         self._seen = list(observations)
         space = self.env.single_observation_space
-        if isinstance(space, spaces.Box | spaces.Discrete):
-            for index, observation in enumerate(observations):
-                if np.shape(observation) != space.shape:
-                    raise ValueError(
-                        f"observation of copy {index} has shape {np.shape(observation)}, "
-                        f"but the space {type(space).__name__} promises {space.shape}"
-                    )
-            return np.array(observations)
-        return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
+        if not isinstance(space, spaces.Box | spaces.Discrete):
+            return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
+        try:
+            stacked = np.array(observations)
+        except ValueError:  # shapes that differ
+            stacked = np.empty(0)
+        if stacked.shape != (len(observations), *(space.shape or ())):
+            shapes = [np.shape(observation) for observation in observations]
+            index = next(i for i, shape in enumerate(shapes) if shape != (space.shape or ()))
+            promise = f"but the space {type(space).__name__} promises {space.shape}"
+            raise ValueError(f"observation of copy {index} has shape {shapes[index]}, {promise}")
+        return stacked
 
     def _mark(self, info: dict[str, Any], terminated: np.ndarray, truncated: np.ndarray) -> dict[str, Any]:
         return info | {"original_terminated": terminated, "original_truncated": truncated}
@@ -240,12 +247,14 @@ class _blame:
             raise EnvironmentStepError(message) from error
 
 
-def merge_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merge_infos(infos: Sequence[dict[str, Any]], only: Sequence[str] | None = None) -> dict[str, Any]:
     """As Gymnasium's vectors do it: for each key an array of what was told, and under `_key` who told it."""
     merged: dict[str, Any] = {}
-    for key in dict.fromkeys(key for info in infos for key in info):
+    for key in dict.fromkeys(key for info in infos for key in info) if only is None else only:
         told = [info[key] for info in infos if key in info]
-        plain = all(isinstance(value, int | float | np.generic) for value in told)
+        if not told:
+            continue
+        plain = all(isinstance(value, NUMBERS) for value in told)
         array = np.zeros(len(infos), np.asarray(told).dtype if plain else object)
         mask = np.array([key in info for info in infos])
         if plain:

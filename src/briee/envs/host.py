@@ -50,6 +50,7 @@ class HostSampler:
         else:
             if not isinstance(vector, EpisodicVector):
                 self.env = episodic(vector, horizon, **kwargs)
+                self.env.info_keys = ("latent",)
             self.horizon = int(self.env.horizon)
         self.num_actions = int(self.env.single_action_space.n)
         self.observation_shape: tuple[int, ...] = self.env.single_observation_space.shape
@@ -75,8 +76,9 @@ class HostSampler:
             kept = slice(first, min(first + n, episodes))
             end = np.where(np.arange(n) < kept.stop - first, np.minimum(deviates[rows] + 2, H), 0)
             start = self._reset(env_keys[rows], seeds[rows])
-            own = None if deviation is None else deviates[rows]
-            choose = functools.partial(act, key_data=policy_keys[rows], deviation=own)
+            asked = rows[: self._asked(kept.stop - first)]
+            own = None if deviation is None else deviates[asked]
+            choose = functools.partial(act, key_data=policy_keys[asked], deviation=own)
             self._batch(data, kept, start, choose, end)
         return jax.tree.map(jnp.asarray, data)
 
@@ -84,15 +86,21 @@ class HostSampler:
         """Run episodes that were just reset up to their `end`; the first of them are rows of `data`."""
         (observation, info), kept = start, rows.stop - rows.start
         drop = getattr(self.env, "drop", lambda episodes: None)
+        action = np.zeros(len(end), np.int32)
         data.observation[rows, 0], data.latent[rows, 0] = observation[:kept], _latent(info, kept)
         for level in range(end.max()):
             drop(end <= level)
-            action = np.asarray(choose(np.int32(level), observation))
+            chosen = choose(np.int32(level), observation[: self._asked(kept)])
+            action[: len(chosen)] = chosen
             observation, reward, _, _, info = self.env.step(action)
             data.action[rows, level] = action[:kept]
             data.reward[rows, level] = reward[:kept]
             data.observation[rows, level + 1] = observation[:kept]
             data.latent[rows, level + 1] = _latent(info, kept)
+
+    def _asked(self, kept: int) -> int:
+        """How many rows the policy is asked about: a power of two, so that few batch sizes are compiled."""
+        return min(1 << (kept - 1).bit_length(), self.env.num_envs)
 
     def _reset(self, keys, seeds: np.ndarray):
         base = self.env.unwrapped
