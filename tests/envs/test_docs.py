@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -36,3 +37,14 @@ def test_the_table_lists_what_is_registered():
         assert int(observation) == row.observation_shape[0]
         assert float(best) == pytest.approx(row.optimal_return, abs=0.005)
     assert not listed
+
+
+def test_published_episodes_are_those_of_the_runs():
+    path = Path(__file__).parents[2] / "results" / "environments" / "episodes.csv"
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    for environment in ("frozen-lake", "deep-sea"):
+        own = [row for row in rows if row["environment"] == environment]
+        assert [row["seed"] for row in own] == ["1", "12", "123", "1234", "12345"]
+        assert all(row["solved"] == "True" for row in own)
+        assert f"| {', '.join(row['episodes_to_solve'] for row in own)} |" in PAGE

@@ -178,6 +178,7 @@ def test_simplex_optimum_counts_the_way_back_from_the_bad_state(instance_seed):
     way back the optimum would be lower by 0.05."""
     lock = envs.make("lock-simplex", horizon=30, instance_seed=instance_seed)
     features = lock.noise_features()
+    assert features is not None
     assert 0.66 < lock.optimal_return < 0.71
     assert 0.015 < 1 - features[2, :, 2].mean() < 0.02
     features[2] = np.eye(3)[2]
