@@ -1,6 +1,8 @@
 """Stable-Baselines3 under our counter: counting, purity, and that its policy is ours number by number."""
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,8 @@ import pytest
 
 pytest.importorskip("stable_baselines3")
 
-from briee.baselines.config import Sb3Config
+from briee.baselines.config import PpoConfig, Sb3Config
+from briee.baselines.ppo import Ppo
 from briee.baselines.sb3 import Sb3
 from briee.envs import CombinationLock
 from briee.rollout import ScanSampler, evaluate
@@ -63,3 +66,25 @@ def test_it_learns_the_dense_lock(sampler):
 def test_only_algorithms_for_discrete_actions_are_known():
     with pytest.raises(ValueError, match="algorithm must be one of PPO, A2C, DQN, got 'SAC'"):
         Sb3Config("SAC")
+
+
+@pytest.mark.slow
+def test_our_ppo_and_theirs_agree_on_the_dense_lock():
+    """Both end at the optimum of the lock with H = 5, and on the way neither is far behind the other."""
+    sampler = ScanSampler(CombinationLock(horizon=5, step_reward=0.1, anti_reward=0.0, instance_seed=3))
+    rivals: dict[str, Any] = {
+        "ours": Ppo(sampler, replace(PpoConfig.paper(5), rounds=5)),
+        "theirs": Sb3(sampler, Sb3Config("PPO", episodes_per_update=500)),
+    }
+    final, area = {}, {}
+    for name, algorithm in rivals.items():
+        state, means = algorithm.init(jax.random.key(2)), []
+        for _ in range(24):
+            state = algorithm.update(state)
+            means.append(evaluate(sampler, algorithm.policy(state), jax.random.key(5), 100).mean())
+        assert int(state.episodes) == 12_000
+        final[name], area[name] = np.mean(means[-3:]), np.mean(means)
+    optimum = sampler.pure.optimal_return
+    assert optimum == pytest.approx(1.4)
+    assert min(final.values()) > 0.95 * optimum, final
+    assert abs(area["ours"] - area["theirs"]) < 0.25 * optimum, area

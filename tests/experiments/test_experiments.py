@@ -1,10 +1,15 @@
 """Experiments as data: every setting can be built, smoke runs draw a figure, and what is done is skipped."""
 
+import dataclasses
+import shutil
+
 import pytest
 
+from briee.cli import main
 from briee.experiments import FIGURES
+from briee.experiments.finished import Finished
 from briee.experiments.plots import moving_average
-from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce
+from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce, run_setting
 from briee.experiments.setting import select
 from briee.rundir import RunError
 
@@ -40,6 +45,42 @@ def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     reproduce(name, tmp_path, smoke=True, say=again.append)
     assert f"{len(figure.smoke)} done before" in again[0]
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.csv")}
+    for setting in figure.smoke:
+        shutil.rmtree(folder / setting.name)
+    picture.unlink()
+    reproduce(name, tmp_path, smoke=True, plot_only=True, say=again.append)
+    assert picture.exists(), "the tables alone are enough to draw"
+    assert read_table(folder / "runs.csv") == runs
+
+
+def test_a_finished_run_of_another_folder_is_not_repeated(tmp_path):
+    setting = find_figure("fig1b").smoke[0]
+    assert run_setting(setting, tmp_path / "elsewhere" / "other-name", "").startswith("solved")
+    own, other = tmp_path / "fig1b" / setting.name, tmp_path / "elsewhere" / "other-name"
+    directory = Finished(tmp_path).directory
+    assert directory(setting, own) == other
+    assert directory(dataclasses.replace(setting, episodes=9_999), own) == other, "solved is enough"
+    for change in (
+        {"seed": 2},
+        {"horizon": 3},
+        {"changes": (("beta", 9.0),)},
+        {"arguments": (("noise", 0.2),)},
+    ):
+        assert directory(dataclasses.replace(setting, **change), own) == own, change
+    said: list[str] = []
+    reproduce("fig1b", tmp_path, smoke=True, only="seed=1", say=said.append)
+    assert "1 done before" in said[0]
+    runs = read_table(tmp_path / "fig1b-smoke" / "runs.csv")
+    assert [row["run"] for row in runs] == ["elsewhere/other-name"]
+
+
+def test_features_that_an_environment_does_not_know_are_refused_in_one_sentence(tmp_path, capsys):
+    arguments = ["train", "FrozenLake-v1", "--algo", "lsvi-ucb", "--horizon", "5"]
+    assert main([*arguments, "--run-dir", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "lsvi-ucb needs ground-truth features, which this environment does not have" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_bad_requests_are_refused_in_one_sentence(tmp_path):

@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.baselines.config import Sb3Config
@@ -245,7 +246,7 @@ def make_vec_env(sampler: Sampler, workers: int) -> Any:
 
 def _seed(key: PRNGKeyArray, index: int) -> int:
     bits = jax.random.bits(stream(key, "sb3", index))
-    return 0 if isinstance(bits, jax.core.Tracer) else int(bits >> 1)  # traced for shapes alone
+    return 0 if isinstance(bits, Tracer) else int(bits >> 1)  # traced for shapes alone
 
 
 @contextlib.contextmanager

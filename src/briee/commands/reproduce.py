@@ -31,7 +31,7 @@ class ReproduceArgs:
     workers: int = 1
     """Runs at the same time, each in a process of its own."""
     plot_only: Flag = False
-    """Train nothing, draw what there is."""
+    """Train nothing, draw what there is: run directories, or the CSV files alone."""
 
 
 def run(argv: Sequence[str]) -> int:

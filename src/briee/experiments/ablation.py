@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.experiments.plots import plot_episodes_to_solve
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK_BRIEE, SEEDS, Figure, Table, for_seeds
 
 SWITCHES: dict[str, tuple[tuple[str, Any], ...]] = {
     "64 discriminator steps": (("replearn.discriminator_steps", 64),),
@@ -25,8 +25,6 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     plot_episodes_to_solve(runs, path, caption, {})
 
 
-SMALL = (("replearn.rounds", 2), ("replearn.hidden_sizes", (16,)), ("collect.buffer_size", 200))
-
 FIGURE = Figure(
     claim="The paper makes none: which of the differences matter has not been published.",
     settings=tuple(
@@ -35,6 +33,6 @@ FIGURE = Figure(
         for variant, changes in (("", ()), *SWITCHES.items())
         for setting in for_seeds(SEEDS, "briee", "paper", "lock", H, 60_000, changes=changes, variant=variant)
     ),
-    smoke=(Setting("briee", "paper", "lock", 2, 100, changes=SMALL, variant="small"),),
+    smoke=QUICK_BRIEE,
     plot=plot,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.experiments.plots import plot_variants
-from briee.experiments.setting import Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK_BRIEE, Figure, Table, for_seeds
 
 SEEDS = (21, 22, 23)
 CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
@@ -50,9 +50,6 @@ FIGURE = Figure(
             arguments=arguments,
         )
     ),
-    smoke=(
-        Setting("briee", "efficient", "lock", 2, 60),
-        Setting("briee", "efficient", "lock", 2, 60, changes=CHANGES["two tries"], variant="two tries"),
-    ),
+    smoke=QUICK_BRIEE,
     plot=plot,
 )

@@ -7,7 +7,7 @@ directory also has the heat-map of the paper's figure, decoder.png.
 from pathlib import Path
 
 from briee.experiments.plots import plot_curves
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK_BRIEE, SEEDS, Figure, Table, for_seeds
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
@@ -21,15 +21,6 @@ FIGURE = Figure(
         *for_seeds(SEEDS, "briee", "efficient", "lock", 25, 100_000),
         *for_seeds(SEEDS, "briee", "paper", "lock", 25, 100_000),
     ),
-    smoke=(
-        Setting(
-            "briee",
-            "paper",
-            "lock",
-            2,
-            100,
-            changes=(("replearn.rounds", 2), ("replearn.hidden_sizes", (16,)), ("collect.buffer_size", 200)),
-        ),
-    ),
+    smoke=QUICK_BRIEE,
     plot=plot,
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import plot_episodes_to_solve
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
 
 REFERENCES = {
     "MusIK": ({25: 73_000, 50: 320_000, 100: 1_210_000}, "its authors' tuned budgets"),
@@ -48,9 +48,6 @@ FIGURE = Figure(
     claim="BRIEE solves every horizon up to 100 with fewer episodes than HOMER; PPO+RND solves up to 25 and "
     "LSVI-UCB with random Fourier features up to 12.",
     settings=(*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE),
-    smoke=(
-        Setting("lsvi-ucb", "paper", "lock", 2, 1_500),
-        Setting("ppo", "paper", "lock", 2, 400, changes=(("rounds", 2),)),
-    ),
+    smoke=QUICK,
     plot=plot,
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import optimum, plot_curves
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
@@ -18,6 +18,6 @@ FIGURE = Figure(
         *for_seeds(SEEDS, "ppo-rnd", "paper", "lock-simplex", 30, 200_000, changes=(("rounds", 10),)),
         *for_seeds(SEEDS, "briee", "paper", "lock-simplex", 30, 150_000),
     ),
-    smoke=(Setting("lsvi-ucb", "paper", "lock-simplex", 2, 750),),
+    smoke=QUICK,
     plot=plot,
 )

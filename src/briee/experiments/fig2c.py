@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import optimum, plot_curves
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, for_seeds
+from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
@@ -19,6 +19,6 @@ FIGURE = Figure(
         *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
         *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
     ),
-    smoke=(Setting("ppo", "paper", "lock-dense", 2, 400, changes=(("rounds", 2),)),),
+    smoke=QUICK,
     plot=plot,
 )

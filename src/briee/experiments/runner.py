@@ -1,7 +1,8 @@
 """`briee reproduce`: run what is not done yet, collect CSV files, draw from them. Imports no JAX itself.
 
-A run is done when its summary.json says `finished`; one that was killed goes on from its checkpoint. So the
-same command can be given again at any time, and the figure always shows what there is.
+A run is done when its summary.json says `finished`, in the experiment's folder or in one next to it; one that
+was killed goes on from its checkpoint. So the same command can be given again at any time, and the figure
+always shows what there is.
 """
 
 import csv
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import briee
+from briee.experiments.finished import Finished, is_done
 from briee.experiments.setting import Figure, Setting, Table, select
 from briee.rundir import RunError, read_json
 
@@ -42,7 +44,7 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     if not plot_only:
         run_all(settings, folder, workers, command or f"briee reproduce {name}", say)
-        write_tables(figure.smoke if smoke else figure.settings, folder)
+    write_tables(figure.smoke if smoke else figure.settings, folder)
     picture = folder / f"{name}.png"
     draw(figure, folder, picture)
     say(f"{picture}\nclaim: {figure.claim}")
@@ -64,7 +66,8 @@ def run_all(
     settings: Sequence[Setting], folder: Path, workers: int, command: str, say: Callable[[str], Any]
 ) -> None:
     """Run what is not done, several at a time, and say how far it is."""
-    left = [setting for setting in settings if not is_done(folder / setting.name)]
+    finished = Finished(folder.parent)
+    left = [s for s in settings if not is_done(finished.directory(s, folder / s.name))]
     say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
     began = time.monotonic()
     for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, command), start=1):
@@ -115,17 +118,16 @@ def run_setting(setting: Setting, run_dir: Path, command: str) -> str:
     return f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes, not solved"
 
 
-def is_done(run_dir: Path) -> bool:
-    """Whether a run has come to its end."""
-    return bool((read_json(run_dir / "summary.json") or {}).get("finished"))
-
-
 def write_tables(settings: Sequence[Setting], folder: Path) -> None:
-    """runs.csv, one row per run that was begun, and curves.csv, one per evaluation."""
-    runs, curves = [], []
+    """runs.csv, one row per run that was begun, and curves.csv, one per evaluation.
+
+    Tables that know more runs than there are directories of stay as they are.
+    """
+    runs, curves, finished = [], [], Finished(folder.parent)
     for setting in settings:
-        summary = read_json(folder / setting.name / "summary.json")
-        if summary is None:
+        directory = finished.directory(setting, folder / setting.name)
+        summary, config = (read_json(directory / f"{name}.json") for name in ("summary", "config"))
+        if summary is None or config is None:
             continue
         about = {
             "label": setting.label,
@@ -138,14 +140,15 @@ def write_tables(settings: Sequence[Setting], folder: Path) -> None:
         total = round(summary["seconds"]["total"], 1)
         runs.append(
             about
-            | {"budget": setting.episodes}
+            | {"budget": config["episodes"]}
             | {key: summary[key] for key in (*outcome, "optimal_return")}
-            | {"seconds": total}
+            | {"seconds": total, "run": directory.relative_to(folder.parent).as_posix()}
         )
-        for row in read_table(folder / setting.name / "metrics.csv"):
+        for row in read_table(directory / "metrics.csv"):
             curves.append(about | {key: row.get(key, "") for key in CURVE_COLUMNS})
-    write_table(folder / "runs.csv", runs)
-    write_table(folder / "curves.csv", curves)
+    if len(runs) >= max(1, len(read_table(folder / "runs.csv"))):
+        write_table(folder / "runs.csv", runs)
+        write_table(folder / "curves.csv", curves)
 
 
 def draw(figure: Figure, folder: Path, picture: Path) -> None:

@@ -72,9 +72,25 @@ class Figure(NamedTuple):
     settings: tuple[Setting, ...]
     """All runs, in the order in which they start."""
     smoke: tuple[Setting, ...]
-    """A few runs of seconds that take every path of the code."""
+    """Runs of seconds, whose figure looks like the real one: they show that everything works."""
     plot: Callable[[Table, Table, Path, str], None]
     """Draw runs.csv and curves.csv into a file, with a caption."""
+
+
+QUICK = (Setting("lsvi-ucb", "paper", "lock", 2, 2_500), Setting("lsvi-ucb", "paper", "lock", 2, 500, seed=2))
+QUICK_BRIEE = (
+    Setting(
+        "briee",
+        "paper",
+        "lock",
+        2,
+        100,
+        changes=(("replearn.rounds", 2), ("replearn.hidden_sizes", (16,)), ("collect.buffer_size", 200)),
+        variant="small",
+    ),
+)
+"""Smoke runs, of an algorithm with curves alone and of one with decoders: two for all figures, so that they
+share compiled programs."""
 
 
 def changed(config: Any, path: list[str], value: Any) -> Any:

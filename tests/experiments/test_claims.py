@@ -1,0 +1,100 @@
+"""The figures' claims, asserted on the committed tables: what the data say, and what they do not say yet."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from briee.experiments import FIGURES
+from briee.experiments.fig1b import REFERENCES
+from briee.experiments.runner import read_table
+from briee.experiments.setting import SEEDS, Table
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def table(figure: str, name: str = "runs") -> Table:
+    """A committed table; skips the test where an experiment has not been run."""
+    rows = read_table(RESULTS / figure / f"{name}.csv")
+    if not rows:
+        pytest.skip(f"{figure} has no committed results")
+    return rows
+
+
+def episodes(figure: str, label: str) -> dict[int, list[float]]:
+    """By horizon: episodes to solve of every finished run with that label, infinite if not solved."""
+    found: dict[int, list[float]] = {}
+    for row in table(figure):
+        if row["label"] == label and row["finished"] == "True":
+            count = float(row["episodes_to_solve"] or np.inf)
+            found.setdefault(int(row["horizon"]), []).append(count)
+    return found
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_row_is_that_of_a_committed_run(figure):
+    for row in table(figure):
+        run = RESULTS / row["run"]
+        for name in ("config.json", "manifest.json", "metrics.csv", "summary.json"):
+            assert (run / name).exists(), f"{figure} shows {run}, which has no {name}"
+    assert (RESULTS / figure / f"{figure}.png").exists()
+
+
+def test_lsvi_with_true_features_solves_every_horizon_it_was_given():
+    found = episodes("fig1b", "lsvi-ucb paper")
+    assert {6, 12, 100} <= set(found)
+    assert all(np.isfinite(counts).all() for counts in found.values())
+    assert [len(found[H]) for H in (6, 12)] == [len(SEEDS)] * 2
+    medians = [np.median(found[H]) for H in sorted(found)]
+    assert medians == sorted(medians), "a longer lock needs more episodes"
+
+
+@pytest.mark.parametrize("preset", ["paper", "released", "efficient"])
+def test_briee_needs_fewer_episodes_than_the_published_budgets_of_homer_and_musik(preset):
+    found = episodes("fig1b", f"briee {preset}")
+    if not found:
+        pytest.skip(f"no finished run with preset {preset}")
+    for budgets, _ in REFERENCES.values():
+        for H in budgets.keys() & found.keys():
+            assert max(found[H]) < budgets[H]
+
+
+def test_the_efficient_preset_needs_fewer_episodes_than_the_paper_s():
+    ours, paper = episodes("fig1b", "briee efficient"), episodes("fig1b", "briee paper")
+    for H in ours.keys() & paper.keys():
+        assert max(ours[H]) < min(paper[H])
+
+
+def test_fourier_features_and_distillation_solve_what_the_paper_says():
+    for label, horizons in (("lsvi-ucb-rff paper", (6, 12)), ("ppo-rnd paper", (6, 12, 25))):
+        found = episodes("fig1b", label)
+        for H in found.keys() & set(horizons):
+            assert np.isfinite(found[H]).any(), f"{label} solved no run with H = {H}"
+
+
+def test_on_the_simplex_lock_lsvi_reaches_the_optimum_and_distillation_does_not():
+    last: dict[str, list[float]] = {}
+    for row in table("fig2b", "curves"):
+        last.setdefault(row["label"], []).append(float(row["eval_return"]))
+    optimum = float(table("fig2b")[0]["optimal_return"])
+    assert np.mean(last["lsvi-ucb paper"][-50:]) > 0.9 * optimum
+    if "ppo-rnd paper" in last:
+        assert np.mean(last["ppo-rnd paper"][-50:]) < 0.5 * optimum
+
+
+def test_on_the_dense_lock_briee_reaches_the_optimum_long_before_ppo():
+    runs = table("fig2c")
+    assert {round(float(row["optimal_return"]), 6) for row in runs} == {3.9}
+    briee = episodes("fig2c", "briee efficient")[30]
+    assert len(briee) == len(SEEDS)
+    assert np.isfinite(briee).all()
+    for row in table("fig2c", "curves"):
+        if row["label"] == "ppo paper" and int(row["episodes"]) <= max(briee):
+            assert float(row["eval_return"]) < 3.9
+
+
+def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
+    final = {(row["label"], row["seed"]): row["decoder_accuracy"] for row in table("decoder", "curves")}
+    for row in table("decoder"):
+        if row["solved"] == "True":
+            assert float(final[row["label"], row["seed"]]) > 0.95
