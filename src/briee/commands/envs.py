@@ -30,5 +30,6 @@ def run(argv: Sequence[str]) -> int:
         defaults = {key: entry.defaults.get(key, parameter.default) for key, parameter in parameters.items()}
         shown = {key: "by horizon" if callable(value) else repr(value) for key, value in defaults.items()}
         print("    --env. " + ", ".join(f"{key}={value}" for key, value in shown.items() if key != "horizon"))
-    print("Any other environment with discrete actions: its Gymnasium id, or module:id.")
+    print("Any other environment with discrete actions: its Gymnasium id, module:id, or FILE.py:Class;")
+    print("--rich shows Discrete observations as noisy vectors or images (docs/environments.md).")
     return 0
