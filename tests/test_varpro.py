@@ -163,6 +163,15 @@ def test_observations_unlike_all_states_are_novel():
     assert set(np.asarray(decoder.nearest(fresh(2, 200))).tolist()) <= {0, 1}
 
 
+def test_without_noise_no_known_observation_is_novel():
+    x = jnp.array(np.eye(30)[np.random.default_rng(0).integers(0, 3, 300)], jnp.float32)
+    label = jnp.argmax(x[:, :3], axis=1)
+    noise = purest_noise(x, label, jnp.ones(300), 3)
+    decoder = with_region(jnp.eye(3, 30), jnp.zeros(3), noise, x, jnp.ones(300), 5.0)
+    np.testing.assert_array_equal(decoder.label(x), label)
+    assert decoder.label(jnp.eye(30)[7]) == 3
+
+
 def lock_level(n: int, D: int, seed: int, distractors: int = 0, noise: float = 0.1):
     """Transitions of one level of a lock: states 0 and 1 each have one right action, state 2 has none; and
     the level before, which led to good and bad states by other actions."""

@@ -138,6 +138,7 @@ def with_region(
     distance = distance / jnp.where(noise.members > 0, jnp.maximum(1 - noise.share * distance, 0.05), 1.0)
     middle, upper = jnp.nanquantile(jnp.where(valid > 0, distance, jnp.nan), jnp.array([0.5, 0.75]))
     radius = middle + deviations * (upper - middle) / 0.674  # quartile of the standard normal
+    radius = jnp.maximum(radius, 0.1 * D)  # without noise all distances are rounding errors
     known = jnp.where(size[:, None] > 0, centre, 0.0)
     weight = known @ noise.whiten
     bias = 0.5 * (D / jnp.maximum(size, 1.0) - jnp.sum(known**2, 1)) - weight @ noise.mean
