@@ -15,7 +15,7 @@ for seed in "$@"; do
         --collect.episodes-per-level 100 --collect.buffer-size 4000 \
         --replearn.rounds 15 --replearn.discriminator-steps 32 --replearn.feature-steps 32 \
         --run-dir "$root/image-lock-h5-cnn-s$seed" --resume --replearn.hidden-sizes ;;
-    minigrid)  # the whole grid is observed, as object, colour and direction of each cell
+    minigrid)  # the whole grid, as object, colour and direction of each cell; not solved with these settings yet
       PYTHONPATH="$here:${PYTHONPATH:-}" briee train minigrid_full:FullyObserved/Empty-5x5-v0 --preset paper \
         --decoder mlp --horizon 5 --seed "$seed" --episodes 30000 --features.num-latents 24 \
         --collect.buffer-size 2000 --replearn.hidden-sizes 32 --replearn.start previous \
