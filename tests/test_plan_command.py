@@ -14,7 +14,8 @@ from briee.arguments import load_spec
 from briee.cli import main
 from briee.envs import CombinationLock
 from briee.planned import NotRewardFreeError
-from briee.rundir import read_json
+from briee.rundir import RunError, read_json
+from briee.training import policy_of_kind
 
 TRAIN = shlex.split(
     "train lock --horizon 2 --env.num_actions 3 --replearn.rounds 8 --replearn.hidden_sizes 32"
@@ -145,6 +146,14 @@ def test_the_mixture_is_saved_and_evaluated(capsys):
     greedy = outcome(capsys, "evaluate", "free")
     assert greedy["mean"] == pytest.approx(1.0)
     assert "mixture_size" in refusal_without_members(capsys)
+
+
+def test_who_keeps_no_past_policies_has_no_mixture():
+    class Alone:
+        name = "alone"
+
+    with pytest.raises(RunError, match="alone keeps no past policies"):
+        policy_of_kind(Alone(), None, "mixture")
 
 
 def refusal_without_members(capsys) -> str:

@@ -35,6 +35,7 @@ from briee.training import (
     check_finite,
     evaluation_config,
     iterate,
+    policy_of_kind,
     solved_is_the_end,
     summarize,
 )
@@ -189,7 +190,7 @@ class Agent:
         Ties between actions are broken by the agent's seed, so equal observations give equal actions.
         """
         state, rows, single = self._question(observation, step)
-        policy = self._algorithm.policy(state, evaluation_config(self.spec).policy)
+        policy = policy_of_kind(self._algorithm, state, evaluation_config(self.spec).policy)
         actions = act(policy, rows, step, self.spec.seed)
         return int(actions[0]) if single else actions
 
@@ -207,7 +208,7 @@ class Agent:
         if episodes < 1:
             raise ValueError(f"episodes must be >= 1, got {episodes}")
         state = self._learned("evaluate")
-        chosen = self._algorithm.policy(state, policy or evaluation_config(self.spec).policy)
+        chosen = policy_of_kind(self._algorithm, state, policy or evaluation_config(self.spec).policy)
         key = stream(jax.random.key(seed), "evaluate command")
         returns = rollout.evaluate(self._algorithm.sampler, chosen, key, episodes)
         return Evaluation.of(returns, self._algorithm.sampler.optimal_return)

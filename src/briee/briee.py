@@ -56,6 +56,7 @@ class BRIEE:
     """Algorithm 1 on the environment behind `sampler`."""
 
     name = "briee"
+    has_mixture = True
 
     def __init__(self, sampler: Sampler, config: BrieeConfig, network: Any = None):
         """`network` is the Equinox module meant by the decoder `custom`."""

@@ -132,7 +132,7 @@ def evaluate(algorithm: Any, state: Any, spec: RunSpec) -> tuple[np.ndarray, flo
     """
     rule = evaluation_config(spec)
     key = stream(jax.random.key(spec.seed), "evaluation", int(state.iteration))
-    policy = algorithm.policy(state, rule.policy)
+    policy = policy_of_kind(algorithm, state, rule.policy)
     returns = np.asarray(rollout.evaluate(algorithm.sampler, policy, key, rule.episodes))
     table = examine_decoder(algorithm, state, spec)
     return returns, None if table is None else decoder_accuracy(table)
@@ -152,6 +152,16 @@ def examine_decoder(algorithm: Any, state: Any, spec: RunSpec) -> DecoderTable |
 @lru_cache(maxsize=1)  # the same at every evaluation of a run
 def _examples(sampler: Any, seed: int) -> Any:
     return draw_observations(sampler.pure, stream(jax.random.key(seed), "decoder"))
+
+
+def policy_of_kind(algorithm: Any, state: Any, kind: str) -> Any:
+    """The algorithm's policy, or `RunError` where it has none of that kind."""
+    if kind == "mixture" and not getattr(algorithm, "has_mixture", False):
+        raise RunError(f"{algorithm.name} keeps no past policies, so it has no mixture of them")
+    try:
+        return algorithm.policy(state, kind)
+    except ValueError as error:
+        raise RunError(str(error)) from None
 
 
 def evaluation_config(spec: RunSpec) -> EvaluationConfig:

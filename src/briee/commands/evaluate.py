@@ -42,14 +42,14 @@ def run(argv: Sequence[str]) -> int:
     from briee.checkpoint import Folder
     from briee.randomness import stream
     from briee.runs import load_state
-    from briee.training import evaluation_config
+    from briee.training import evaluation_config, policy_of_kind
 
     folder = Folder(args.run_dir / "checkpoint")
     if not folder.numbers():
         raise UsageError(f"{args.run_dir} has no checkpoint yet")
     algorithm = build(spec)
     state, *_ = load_state(algorithm, spec.seed, folder)
-    policy = choose_policy(algorithm, state, args.policy or evaluation_config(spec).policy)
+    policy = policy_of_kind(algorithm, state, args.policy or evaluation_config(spec).policy)
     key = stream(jax.random.key(args.seed), "evaluate command")
     returns = rollout.evaluate(algorithm.sampler, policy, key, args.episodes)
     optimal = algorithm.sampler.optimal_return
@@ -65,14 +65,6 @@ def run(argv: Sequence[str]) -> int:
     }
     print(json.dumps(outcome) if args.json else evaluation_lines(outcome))
     return 0
-
-
-def choose_policy(algorithm: Any, state: Any, kind: str) -> Any:
-    """The policy of that kind, if the algorithm has one."""
-    try:
-        return algorithm.policy(state, kind)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def evaluation_lines(outcome: dict[str, Any]) -> str:

@@ -67,6 +67,7 @@ class Theory:
     """Algorithm 1 with the parameters of Theorem 1, on the finite block MDP behind `sampler`."""
 
     name = "theory"
+    has_mixture = True
     stops_when_solved = False
     """What converges is to be watched to the end of the budget."""
 
