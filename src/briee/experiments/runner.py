@@ -159,8 +159,9 @@ def draw(figure: Figure, folder: Path, picture: Path) -> None:
     seeds = sorted({int(row["seed"]) for row in runs})
     budgets = sorted({int(row["budget"]) for row in runs})
     unfinished = sum(row["finished"] != "True" for row in runs)
+    budget = f"budget {budgets[0]:,}" if len(budgets) == 1 else f"budgets {budgets[0]:,} to {budgets[-1]:,}"
     caption = (
-        f"seeds {', '.join(map(str, seeds))}; budgets {budgets[0]:,} to {budgets[-1]:,} episodes; "
+        f"seeds {', '.join(map(str, seeds))}; {budget} episodes; "
         f"{len(runs)} runs{f', {unfinished} of them unfinished' if unfinished else ''}; "
         f"briee {briee.__version__}"
     )
