@@ -53,7 +53,7 @@ def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("plan")
     (path / "mine.py").write_text(REWARDS)
     assert main([*TRAIN, "--reward-free", "--run-dir", str(path / "free")]) == 0
-    assert main([*TRAIN, "--episodes", "100", "--run-dir", str(path / "bound")]) == 0
+    assert main([*TRAIN, "--preset", "paper", "--episodes", "100", "--run-dir", str(path / "bound")]) == 0
     return path
 
 
@@ -157,7 +157,10 @@ def test_who_keeps_no_past_policies_has_no_mixture():
 
 
 def refusal_without_members(capsys) -> str:
-    assert main([*TRAIN, "--mixture-size", "0", "--episodes", "100", "--run-dir", "alone"]) == 0
+    assert (
+        main([*TRAIN, "--preset", "paper", "--mixture-size", "0", "--episodes", "100", "--run-dir", "alone"])
+        == 0
+    )
     capsys.readouterr()
     return refusal(capsys, "evaluate", "alone", "--policy", "mixture")
 
