@@ -101,3 +101,19 @@ def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
     for row in table("decoder"):
         if row["solved"] == "True":
             assert float(final[row["label"], row["seed"]]) > 0.95
+
+
+def test_which_ingredients_of_the_efficient_preset_matter():
+    median: dict[str, dict[str, float]] = {}
+    for row in table("ablation-efficient"):
+        found = median.setdefault(row["world"], {}).setdefault(
+            row["label"].removeprefix("briee efficient"), []
+        )
+        found.append(float(row["episodes_to_solve"] or np.inf))
+    for world, by_variant in median.items():
+        whole = np.median(by_variant[""])
+        for variant in (" no strata", " no novel states", " bonus", " 100 episodes between plans"):
+            assert np.median(by_variant[variant]) > 1.1 * whole, (world, variant)
+        assert np.isinf(by_variant[" no forward term"]).all()
+        for variant in (" no backward term", " principal components", " no doubt"):
+            assert 0.8 * whole < np.median(by_variant[variant]) < 1.2 * whole, (world, variant)

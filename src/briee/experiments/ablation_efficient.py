@@ -33,7 +33,8 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
 
 
 FIGURE = Figure(
-    claim="No ingredient can be left out on all three locks without more episodes or unsolved runs.",
+    claim="Without strata or without the forward term locks stay shut; novel states, the discovery rule and "
+    "plans after few episodes save up to two thirds of the episodes.",
     settings=tuple(
         setting
         for H, arguments in ((12, ()), (25, ()), (12, (("distractors", 20),)))

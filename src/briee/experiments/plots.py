@@ -71,7 +71,7 @@ def plot_variants(runs: Table, path: Path, caption: str) -> None:
             complete += [int(row["episodes_to_solve"])] if y == 0 else []
         if complete:
             axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
-        axis.set(title=world, xlabel="training episodes until solved", xscale="log")
+        axis.set(title=world, xlabel="training episodes until solved", xlim=(0, None))
         axis.grid(alpha=0.3)
     axes[0].set_yticks(range(len(labels)), labels, fontsize=8)
     axes[0].invert_yaxis()
