@@ -106,9 +106,7 @@ def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
 def test_which_ingredients_of_the_efficient_preset_matter():
     runs: dict[str, dict[str, list[float]]] = {}
     for row in table("ablation-efficient"):
-        found = runs.setdefault(row["world"], {}).setdefault(
-            row["label"].removeprefix("briee efficient"), []
-        )
+        found = runs.setdefault(row["world"], {}).setdefault(row["label"].removeprefix("briee efficient"), [])
         found.append(float(row["episodes_to_solve"] or np.inf))
     for world, by_variant in runs.items():
         whole = np.median(by_variant[""])
