@@ -29,6 +29,11 @@ class Evaluation(NamedTuple):
             float(returns.mean()), error, returns, None if optimal_return is None else float(optimal_return)
         )
 
+    def numbers(self) -> dict[str, float]:
+        """Mean, standard error, and the range of the returns."""
+        extremes = {"minimum": float(self.returns.min()), "maximum": float(self.returns.max())}
+        return {"mean": self.mean, "standard_error": self.standard_error, **extremes}
+
 
 def act(
     policy: Policy, observations: Float[np.ndarray, "N ..."], step: int, seed: int

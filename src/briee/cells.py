@@ -3,6 +3,8 @@
 Symbols: L = K + 1 labels per level, the last for observations unlike all known states; N[h, c, a, c'] counts.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,9 @@ from briee.efficient_config import ExploreConfig
 from briee.features import at_level
 from briee.states import StateDecoder
 from briee.strata import Strata
+
+UNTRIED = -1e6
+"""Value of an action that was never tried, for who wants reward."""
 
 
 class Plan(eqx.Module):
@@ -69,6 +74,31 @@ def trial_values(counts: Float[Array, "*cells L"], explore: ExploreConfig) -> Fl
     return discovery_curve(counts, explore.max_tries, explore.prior_cells)
 
 
+class Estimate(NamedTuple):
+    """What counts of cells say: transitions, rewards, what a further try is worth, and how many were made."""
+
+    P: Float[Array, "*H L A L"]
+    r: Float[Array, "*H L A"]
+    u: Float[Array, "*H L A"]
+    tries: Float[Array, "*H L A"]
+
+
+def estimate(
+    counts: Float[Array, "*H L A L"], rewards: Float[Array, "*H L A"], curve: Float[Array, " n"]
+) -> Estimate:
+    """The model of means; `curve` is the value of a try after n = 0, 1, ... others."""
+    tries = counts.sum(-1)
+    P = counts / jnp.maximum(tries, 1.0)[..., None]
+    u = curve[jnp.minimum(tries, curve.shape[0] - 1).astype(jnp.int32)]
+    return Estimate(P, rewards / jnp.maximum(tries, 1.0), u, tries)
+
+
+def best_tried(Q: Float[Array, "*H L A"]) -> Float[Array, "*H L"]:
+    """The highest value among actions that were tried, 0 where none was."""
+    best = Q.max(-1)
+    return jnp.where(best > UNTRIED, best, 0.0)
+
+
 def plan_cells(
     counts: Float[Array, "H L A L"],
     rewards: Float[Array, "H L A"],
@@ -79,19 +109,14 @@ def plan_cells(
     U_h(c, a) = max(u_{n(c,a)}, sum_c' P(c'|c,a) max_a' U_{h+1}(c', a'))      discovery, no reward
     Q_h(c, a) = r(c, a) + sum_c' P(c'|c,a) max_a' Q_{h+1}(c', a')             over cells that were tried
     """
-    tries = counts.sum(-1)
-    P = counts / jnp.maximum(tries, 1.0)[..., None]
-    r = rewards / jnp.maximum(tries, 1.0)
-    u = curve[jnp.minimum(tries, curve.shape[0] - 1).astype(jnp.int32)]
-    untried = -1e6
+    P, r, u, tries = estimate(counts, rewards, curve)
 
     def backward(values, level):
         P, r, u, tries = level
         explore, exploit = values
         U = jnp.maximum(u, P @ explore)
-        Q = jnp.where(tries > 0, r + P @ exploit, untried)
-        best = Q.max(-1)
-        return (U.max(-1), jnp.where(best > untried, best, 0.0)), (U, Q)
+        Q = jnp.where(tries > 0, r + P @ exploit, UNTRIED)
+        return (U.max(-1), best_tried(Q)), (U, Q)
 
     start = jnp.zeros(counts.shape[1])
     _, (U, Q) = jax.lax.scan(backward, (start, start), (P, r, u, tries), reverse=True)

@@ -6,11 +6,12 @@ object of the caller's. Reading needs a template with the expected structure; wh
 refused before any array is allocated, and nothing is ever unpickled or unpacked to disk.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -87,21 +88,21 @@ def load(path: Path, template: Any, *, finite: Collection[str] | None = None) ->
     `finite` (None: all) may not hold NaN or infinity; else `CheckpointError`. Leaves come back as saved, as
     NumPy or JAX arrays.
     """
-    try:
+    with _one_kind_of_error(path):
         return _load(path, template, finite)
-    except CheckpointError as error:
-        raise CheckpointError(f"cannot load {path}: {error}") from None
-    except FileNotFoundError:
-        raise CheckpointError(f"cannot load {path}: there is no such file") from None
-    except Exception as error:  # a hostile file may upset any parser; the caller gets one kind of error
-        raise CheckpointError(f"cannot load {path}: {_damage(error)}") from error
 
 
 def read_extra(path: Path) -> dict[str, Any]:
     """The JSON object stored beside the arrays, without reading any of them; `CheckpointError` if damaged."""
+    with _one_kind_of_error(path), zipfile.ZipFile(path) as archive:
+        return _read_structure(archive, {info.filename: info for info in archive.infolist()})["extra"]
+
+
+@contextlib.contextmanager
+def _one_kind_of_error(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file is a `CheckpointError` that names it."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _read_structure(archive, {info.filename: info for info in archive.infolist()})["extra"]
+        yield
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {path}: {error}") from None
     except FileNotFoundError:

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.cells import CellPolicy, Plan, count_cells, discovery_curve
+from briee.cells import UNTRIED, CellPolicy, Plan, best_tried, count_cells, estimate, trial_values
 from briee.efficient import Efficient, EfficientState
+from briee.efficient_config import ExploreConfig
 from briee.features import at_level
 from briee.randomness import stream
 from briee.rollout import Trajectories, deepest_good_level
@@ -114,7 +115,7 @@ class Stationary(Efficient):
         """Values of every cell for exploration and for reward, discounted."""
         explore, A = self.config.explore, self.sampler.num_actions
         plan = _plan(
-            state.strata, state.decoder, state.first, A, explore.max_tries, explore.prior_cells,
+            state.strata, state.decoder, state.first, A, explore,
             self.config.discount,
         )  # fmt: skip
         return replace(state, plan=plan, iteration=state.iteration + 1)
@@ -166,12 +167,12 @@ def _refit(strata: Strata, decoder: StateDecoder, key, config: StationaryConfig,
 
 @eqx.filter_jit
 def _plan(
-    strata: Strata, decoder: StateDecoder, first: Float[Array, "E D"], num_actions: int, max_tries: int,
-    prior_cells: float, discount: float,
+    strata: Strata, decoder: StateDecoder, first: Float[Array, "E D"], num_actions: int,
+    explore: ExploreConfig, discount: float,
 ) -> Plan:  # fmt: skip
     labels = decoder.bias.shape[1] + 1
     counts, rewards = (table[0] for table in count_cells(strata, labels, num_actions))
-    curve = discovery_curve(counts, max_tries, prior_cells)
+    curve = trial_values(counts, explore)
     U, Q = plan_discounted(counts, rewards, curve, discount)
     chance = U.max(-1)[at_level(decoder, 0).label(first)].mean()
     return Plan(U[None], Q[None], chance)
@@ -185,19 +186,12 @@ def plan_discounted(
     U(c, a) = max(u_{n(c,a)}, discount sum_c' P(c'|c,a) max_a' U(c', a'))       discovery, no reward
     Q(c, a) = r(c, a) + discount sum_c' P(c'|c,a) max_a' Q(c', a')              over cells that were tried
     """
-    tries = counts.sum(-1)
-    P = counts / jnp.maximum(tries, 1.0)[..., None]
-    r = rewards / jnp.maximum(tries, 1.0)
-    u = curve[jnp.minimum(tries, curve.shape[0] - 1).astype(jnp.int32)]
-    untried = -1e6
+    P, r, u, tries = estimate(counts, rewards, curve)
 
     def sweep(_, values):
         U, Q = values
-        best = Q.max(-1)
-        later = jnp.where(best > untried, best, 0.0)
-        return jnp.maximum(u, discount * P @ U.max(-1)), jnp.where(
-            tries > 0, r + discount * P @ later, untried
-        )
+        further = r + discount * P @ best_tried(Q)
+        return jnp.maximum(u, discount * P @ U.max(-1)), jnp.where(tries > 0, further, UNTRIED)
 
     sweeps = ceil(log(1e-6) / log(discount)) if discount > 0 else 1
-    return jax.lax.fori_loop(0, sweeps, sweep, (u, jnp.where(tries > 0, r, untried)))
+    return jax.lax.fori_loop(0, sweeps, sweep, (u, jnp.where(tries > 0, r, UNTRIED)))

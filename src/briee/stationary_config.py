@@ -13,6 +13,7 @@ class StationaryConfig(EfficientConfig):
     """gamma: what is k steps away counts gamma^k; 1 - 1/H by default."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.discount < 1:
             raise ValueError(f"discount must be in [0, 1), got {self.discount}")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from briee.arguments import Flag, UsageError, load_spec, parse
-from briee.commands.process import build, prepare_process
+from briee.commands.process import build, learned, prepare_process, returns_in_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,29 +39,22 @@ def run(argv: Sequence[str]) -> int:
     import jax
 
     from briee import rollout
-    from briee.checkpoint import Folder
+    from briee.acting import Evaluation
     from briee.randomness import stream
-    from briee.runs import load_state
     from briee.training import evaluation_config, policy_of_kind
 
-    folder = Folder(args.run_dir / "checkpoint")
-    if not folder.numbers():
-        raise UsageError(f"{args.run_dir} has no checkpoint yet")
     algorithm = build(spec)
-    state, *_ = load_state(algorithm, spec.seed, folder)
+    state = learned(algorithm, spec, args.run_dir)
     policy = policy_of_kind(algorithm, state, args.policy or evaluation_config(spec).policy)
     key = stream(jax.random.key(args.seed), "evaluate command")
     returns = rollout.evaluate(algorithm.sampler, policy, key, args.episodes)
-    optimal = algorithm.sampler.optimal_return
+    played = Evaluation.of(returns, algorithm.sampler.optimal_return)
     outcome = {
         "run_dir": str(args.run_dir),
         "iteration": int(state.iteration),
         "episodes": args.episodes,
-        "mean": float(returns.mean()),
-        "standard_error": float(returns.std() / args.episodes**0.5),
-        "minimum": float(returns.min()),
-        "maximum": float(returns.max()),
-        "optimal_return": None if optimal is None else float(optimal),
+        **played.numbers(),
+        "optimal_return": played.optimal_return,
     }
     print(json.dumps(outcome) if args.json else evaluation_lines(outcome))
     return 0
@@ -69,7 +62,5 @@ def run(argv: Sequence[str]) -> int:
 
 def evaluation_lines(outcome: dict[str, Any]) -> str:
     """The outcome of `briee evaluate` in words."""
-    mean = f"mean return {outcome['mean']:.4f} ± {outcome['standard_error']:.4f} (standard error)"
-    spread = f"from {outcome['minimum']:.4f} to {outcome['maximum']:.4f}"
     optimal = "" if outcome["optimal_return"] is None else f"; optimal {outcome['optimal_return']:.4f}"
-    return f"{mean}, {spread}, over {outcome['episodes']} episodes{optimal}"
+    return returns_in_words(outcome) + optimal

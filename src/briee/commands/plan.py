@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from briee.arguments import Flag, UsageError, load_spec, parse
-from briee.commands.process import build, prepare_process
+from briee.commands.process import build, learned, prepare_process, returns_in_words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +45,15 @@ def run(argv: Sequence[str]) -> int:
     import jax
 
     from briee.acting import Evaluation
-    from briee.checkpoint import Folder
     from briee.planned import plan, returns
     from briee.randomness import stream
     from briee.rewards import load_function
-    from briee.runs import load_state
 
     algorithm = build(spec)
     if not hasattr(algorithm, "plan_for"):
         advice = "train one with --reward-free"
         raise UsageError(f"{args.run_dir} is a run of {spec.algorithm}, not a reward-free one: {advice}")
-    folder = Folder(args.run_dir / "checkpoint")
-    if not folder.numbers():
-        raise UsageError(f"{args.run_dir} has no checkpoint yet")
-    state, *_ = load_state(algorithm, spec.seed, folder)
+    state = learned(algorithm, spec, args.run_dir)
     try:
         function = load_function(args.reward)
         kind = "optimistic" if args.bonus else "greedy"
@@ -75,10 +70,7 @@ def run(argv: Sequence[str]) -> int:
         "plan_seconds": planned.seconds,
         "compile_seconds": first.seconds - planned.seconds,
         "episodes": args.episodes,
-        "mean": played.mean,
-        "standard_error": played.standard_error,
-        "minimum": float(played.returns.min()),
-        "maximum": float(played.returns.max()),
+        **played.numbers(),
     }
     print(json.dumps(outcome) if args.json else plan_lines(outcome))
     return 0
@@ -87,10 +79,8 @@ def run(argv: Sequence[str]) -> int:
 def plan_lines(outcome: dict[str, Any]) -> str:
     """The outcome of `briee plan` in words."""
     times = f"{outcome['plan_seconds']:.3f} s, after {max(outcome['compile_seconds'], 0):.1f} s of compiling"
-    mean = f"{outcome['mean']:.4f} ± {outcome['standard_error']:.4f} (standard error)"
-    spread = f"from {outcome['minimum']:.4f} to {outcome['maximum']:.4f}"
     return (
         f"planned value {outcome['planned_value']:.4f}, in {times}, on {outcome['training_episodes']:,} "
         f"episodes of exploration\n"
-        f"mean return {mean}, {spread}, over {outcome['episodes']} episodes of the planned policy"
+        f"{returns_in_words(outcome)} of the planned policy"
     )

@@ -25,6 +25,24 @@ def build(spec: RunSpec) -> Any:
         raise UsageError(str(error)) from error
 
 
+def learned(algorithm: Any, spec: RunSpec, run_dir: Path) -> Any:
+    """The state in the newest checkpoint of a run."""
+    from briee.checkpoint import Folder
+    from briee.runs import load_state
+
+    folder = Folder(run_dir / "checkpoint")
+    if not folder.numbers():
+        raise UsageError(f"{run_dir} has no checkpoint yet")
+    return load_state(algorithm, spec.seed, folder)[0]
+
+
+def returns_in_words(outcome: dict[str, Any]) -> str:
+    """Mean and range of the returns that were played."""
+    mean = f"mean return {outcome['mean']:.4f} ± {outcome['standard_error']:.4f} (standard error)"
+    spread = f"from {outcome['minimum']:.4f} to {outcome['maximum']:.4f}"
+    return f"{mean}, {spread}, over {outcome['episodes']} episodes"
+
+
 def prepare_process() -> None:
     """Threads and compilation cache, before JAX is imported; what the user has set stays."""
     for name, value in ONE_THREAD.items():
