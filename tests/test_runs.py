@@ -260,6 +260,25 @@ def test_divergence_names_quantity_level_and_iteration(tmp_path):
         run(BadMetric(ToySampler(), spec.config), spec, tmp_path, overwrite=True)
 
 
+def test_large_arrays_are_checked_before_every_checkpoint(tmp_path, monkeypatch):
+    """They may hold NaN for a while, no checkpoint does."""
+    monkeypatch.setattr(runs, "ALWAYS_CHECKED", 0)
+    algorithm, spec = make_toy(solves_at=8)
+
+    class Diverging(Toy):
+        def represent(self, state):
+            state = super().represent(state)
+            bad = state.weights.at[2, 1].set(np.nan)
+            return state if state.iteration < 3 else replace(state, weights=bad)
+
+        def metrics(self, state):
+            return {}
+
+    with pytest.raises(DivergedError, match="weights holds NaN or infinity at level 2 after iteration 4"):
+        run(Diverging(ToySampler(), spec.config), spec, tmp_path)
+    assert load_state(algorithm, 1, Folder(tmp_path / "checkpoint"))[0].iteration == 3
+
+
 def test_full_disk_is_one_sentence_and_loses_nothing(tmp_path, straight, monkeypatch):
     algorithm, spec = make_toy(solves_at=8)
     fsync, calls = os.fsync, []

@@ -33,6 +33,7 @@ from briee.training import (
     Progress,
     Row,
     check_finite,
+    check_row,
     evaluation_config,
     iterate,
     policy_of_kind,
@@ -279,7 +280,8 @@ class Agent:
         """One iteration; it counts only when it is complete, in one assignment."""
         now = self._start()
         state, progress, row = iterate(self._algorithm, now.state, now.progress, self.spec, phase)
-        check_finite(state, row, self._finite, self.spec.horizon)
+        check_finite(state, self._finite, self.spec.horizon)
+        check_row(row)
         seconds = sum(value for name, value in row.items() if name.startswith("seconds_"))
         self._moment = Moment(state, progress.spend(total=seconds), (*now.history, row))
         return row

@@ -166,7 +166,8 @@ class MetricsFile:
             self.columns = None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add one row and push it to disk; None becomes an empty cell. The first row fixes the columns."""
+        """Add one row; None becomes an empty cell. The first row fixes the columns. A row survives the end of
+        this process at once, and that of the machine after `sync`."""
         text = io.StringIO()
         if self.columns is None:
             self.columns = list(row)
@@ -176,7 +177,10 @@ class MetricsFile:
         csv.writer(text, lineterminator="\n").writerow(_cell(value) for value in row.values())
         with open(self.path, "a") as file:
             file.write(text.getvalue())
-            file.flush()
+
+    def sync(self) -> None:
+        """Push the rows to disk."""
+        with open(self.path, "a") as file:
             os.fsync(file.fileno())
 
 

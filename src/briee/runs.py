@@ -20,10 +20,24 @@ from briee.checkpoint import CheckpointError, Folder, finite_names
 from briee.manifest import close_manifest, make_manifest
 from briee.report.decoder import draw_decoder
 from briee.rundir import MetricsFile, RunDirectory, RunSpec, os_errors
-from briee.training import Progress, Row, check_finite, examine_decoder, finished, iterate, summarize
+from briee.training import (
+    DivergedError,
+    Progress,
+    Row,
+    check_finite,
+    check_row,
+    examine_decoder,
+    finished,
+    iterate,
+    summarize,
+)
 
-CHECKPOINT_SHARE = 0.05
+CHECKPOINT_SHARE = 0.02
 """A checkpoint waits while the last one took more than this share of the time since then."""
+
+ALWAYS_CHECKED = 2**20
+"""Arrays of up to so many numbers are searched for NaN after each iteration, larger ones, which hold data,
+before a checkpoint is written."""
 
 Callback = Callable[[Row], Any]
 """Called after each iteration with its row of metrics; a true return value stops the run."""
@@ -91,6 +105,7 @@ def run(
                     session.conclude()
             raise
         with os_errors(run_dir):
+            session.save()
             session.draw()
             return session.conclude()
 
@@ -159,7 +174,8 @@ class _Session:
         state, progress, row = iterate(
             self.algorithm, self.state, self.progress, self.spec, self.display.phase
         )
-        check_finite(state, row, self.names, self.spec.horizon)
+        check_finite(state, self.names, self.spec.horizon, ALWAYS_CHECKED)
+        check_row(row)
         return state, progress, row
 
     def record(self, state: Any, progress: Progress, row: Row) -> None:
@@ -179,7 +195,13 @@ class _Session:
         began = time.perf_counter()
         total = self.seconds_before + began - self.began
         self.progress = dataclasses.replace(self.progress, seconds=self.progress.seconds | {"total": total})
+        try:
+            check_finite(self.state, self.names, self.spec.horizon)
+        except DivergedError:
+            self.saved = True  # no checkpoint ever holds it
+            raise
         with os_errors(self.directory.path):
+            self.metrics.sync()
             self.folder.save(int(self.state.iteration), self.state, dataclasses.asdict(self.progress))
             self.directory.write("summary.json", self.summary())
         self.saved, self.saved_at = True, time.perf_counter()

@@ -169,15 +169,19 @@ def evaluation_config(spec: RunSpec) -> EvaluationConfig:
     return getattr(spec.config, "evaluation", EvaluationConfig())
 
 
-def check_finite(state: Any, row: Row, names: Collection[str], horizon: int) -> None:
-    """Raise `DivergedError` when a leaf among `names` or a value of `row` is NaN or infinite."""
-    where = f"after iteration {row['iteration']}"
-    if bad := checkpoint.nonfinite(state, names):
+def check_finite(state: Any, names: Collection[str], horizon: int, largest: int | None = None) -> None:
+    """Raise `DivergedError` when a leaf among `names` with up to `largest` numbers has NaN or infinity."""
+    if bad := checkpoint.nonfinite(state, names, largest):
         level = f" at level {bad.index[0]}" if bad.shape[:1] == (horizon,) else ""
-        raise DivergedError(f"training diverged: {bad.name} holds NaN or infinity{level} {where}")
+        where = f"{level} after iteration {int(state.iteration)}"
+        raise DivergedError(f"training diverged: {bad.name} holds NaN or infinity{where}")
+
+
+def check_row(row: Row) -> None:
+    """Raise `DivergedError` when a value is NaN or infinite."""
     for name, value in row.items():
         if value is not None and not math.isfinite(value):
-            raise DivergedError(f"training diverged: {name} is {value} {where}")
+            raise DivergedError(f"training diverged: {name} is {value} after iteration {row['iteration']}")
 
 
 def summarize(spec: RunSpec, algorithm: Any, state: Any, progress: Progress) -> dict[str, Any]:
