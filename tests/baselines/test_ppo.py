@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.baselines.actor_critic import sample_logits
 from briee.baselines.config import PpoConfig
 from briee.baselines.ppo import Ppo, PpoRnd, advantages
 from briee.envs import CombinationLock, PureVectorEnv
 from briee.envs.host import HostSampler
+from briee.randomness import unrolled
 from briee.rollout import ScanSampler, evaluate
 
 H, A = 2, 3
@@ -88,3 +90,23 @@ def test_the_bonus_of_distillation_falls_as_states_become_known(lock):
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="minibatch must be >= 1, got 0"):
         replace(CONFIG, minibatch=0)
+
+
+def test_drawn_actions_have_the_network_s_probabilities():
+    logits = jnp.array([0.0, 1.0, -jnp.inf, 2.0])
+    keys = jax.random.split(jax.random.key(3), 20_000)
+    drawn = np.asarray(jax.jit(jax.vmap(sample_logits, (None, 0)))(logits, keys))
+    share = np.bincount(drawn, minlength=4) / len(drawn)
+    np.testing.assert_allclose(share, jax.nn.softmax(logits), atol=0.015)
+    assert share[2] == 0
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_the_generator_written_out_gives_jax_s_numbers(width):
+    key = jax.random.fold_in(jax.random.key(4), 2**31)
+    other, data = unrolled(key), jax.random.key_data
+    dtype = jnp.dtype(f"uint{width}")
+    np.testing.assert_array_equal(*(jax.random.bits(k, (7, 3), dtype) for k in (key, other)))
+    for derive in (lambda k: jax.random.split(k, (2, 3)), lambda k: jax.random.fold_in(k, 9)):
+        np.testing.assert_array_equal(data(derive(key)), data(derive(other)))
+    np.testing.assert_array_equal(*(jax.random.normal(k, (5,)) for k in (key, other)))

@@ -18,69 +18,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from briee.baselines.actor_critic import ActorCritic, Distilled, NetworkPolicy
 from briee.baselines.config import PpoConfig
-from briee.networks import orthonormal_rows
-from briee.randomness import stream
+from briee.randomness import stream, unrolled
 from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, _scan
-
-
-class Dense(eqx.Module):
-    """x -> W x + b, rows of W orthogonal at the start."""
-
-    W: Float[Array, "rows columns"]
-    b: Float[Array, " rows"]
-
-    def __init__(self, key: PRNGKeyArray, columns: int, rows: int, scale: float = 2**0.5):
-        self.W = scale * orthonormal_rows(key, rows, columns)
-        self.b = jnp.zeros(rows)
-
-    def __call__(self, x: Float[Array, "*n columns"]) -> Float[Array, "*n rows"]:
-        return x @ self.W.T + self.b
-
-
-class ActorCritic(eqx.Module):
-    """Two hidden layers of rectified units, shared by the policy's logits and the value."""
-
-    hidden: tuple[Dense, Dense]
-    actor: Dense
-    critic: Dense
-
-    def __init__(self, key: PRNGKeyArray, inputs: int, width: int, num_actions: int):
-        keys = jax.random.split(key, 4)
-        self.hidden = Dense(keys[0], inputs, width), Dense(keys[1], width, width)
-        self.actor = Dense(keys[2], width, num_actions, scale=0.01)
-        self.critic = Dense(keys[3], width, 1, scale=1.0)
-
-    def __call__(self, x: Float[Array, "*n d"]) -> tuple[Float[Array, "*n A"], Float[Array, "*n"]]:
-        """Logits and values of flat observations."""
-        for layer in self.hidden:
-            x = jax.nn.relu(layer(x))
-        return self.actor(x), self.critic(x)[..., 0]
-
-
-class Distilled(eqx.Module):
-    """The network of random network distillation: one hidden layer of rectified units."""
-
-    hidden: Dense
-    out: Dense
-
-    def __init__(self, key: PRNGKeyArray, inputs: int, width: int):
-        first, second = jax.random.split(key)
-        self.hidden, self.out = Dense(first, inputs, width), Dense(second, width, width)
-
-    def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n width"]:
-        return self.out(jax.nn.relu(self.hidden(x)))
-
-
-class NetworkPolicy(eqx.Module):
-    """Actions drawn from the policy network, or its most likely ones."""
-
-    network: ActorCritic
-    greedy: bool = eqx.field(static=True)
-
-    def __call__(self, level, observation, key) -> Int[Array, ""]:
-        logits, _ = self.network(observation.reshape(-1))
-        return jnp.argmax(logits) if self.greedy else jax.random.categorical(key, logits)
 
 
 class Learner(eqx.Module):
@@ -221,63 +162,73 @@ def advantages(
 
 
 class Steps(eqx.Module):
-    """n steps of a round, flat."""
+    """n steps of a round, flat; what follows a step only where distillation needs it."""
 
     x: Float[Array, "n d"]
-    next_x: Float[Array, "n d"]
     action: Int[Array, " n"]
     log_probability: Float[Array, " n"]
     advantage: Float[Array, " n"]
     target: Float[Array, " n"]
+    next_x: Float[Array, "n d"] | None
+    next_code: Float[Array, "n width"] | None
 
 
-def ppo_loss(parameters, target: Distilled, steps: Steps, config: PpoConfig) -> Float[Array, ""]:
+def ppo_loss(parameters, steps: Steps, config: PpoConfig) -> Float[Array, ""]:
     """Clipped surrogate, value error, entropy, and the predictor's error where there is one."""
     network, predictor = parameters
-    logits, value = network(steps.x)
-    log_p = jax.nn.log_softmax(logits)
-    chosen = jax.nn.one_hot(steps.action, logits.shape[-1])
-    ratio = jnp.exp((log_p * chosen).sum(-1) - steps.log_probability)
+    logits, value = network(steps.x.T)
+    log_p = jax.nn.log_softmax(logits, axis=0)
+    chosen = jax.nn.one_hot(steps.action, len(logits), axis=0)
+    ratio = jnp.exp((log_p * chosen).sum(0) - steps.log_probability)
     bounded = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
     surrogate = jnp.minimum(ratio * steps.advantage, bounded * steps.advantage).mean()
-    entropy = -(jnp.exp(log_p) * log_p).sum(-1).mean()
+    entropy = -(jnp.exp(log_p) * log_p).sum(0).mean()
     error = ((value - steps.target) ** 2).mean()
     loss = -surrogate - config.entropy * entropy + config.value * error
-    if predictor is not None:
-        loss = loss + ((predictor(steps.next_x) - target(steps.next_x)) ** 2).mean()
+    if predictor is not None and steps.next_x is not None and steps.next_code is not None:
+        loss = loss + ((predictor(steps.next_x.T) - steps.next_code.T) ** 2).mean()
     return loss
+
+
+def measured_steps(
+    learner: Learner, trajectories: Trajectories, config: PpoConfig
+) -> tuple[Steps, dict[str, Array]]:
+    """A round's steps with their advantages, and its mean returns."""
+    E, H = trajectories.action.shape
+    seen = trajectories.observation.reshape(E, H + 1, -1)
+    x, next_x = seen[:, :-1].reshape(E * H, -1), seen[:, 1:].reshape(E * H, -1)
+    logits, value = learner.network(x.T)
+    reward, intrinsic, next_code = trajectories.reward, jnp.zeros((E, H)), None
+    if config.rnd.coefficient > 0:
+        next_code = learner.target(next_x.T)
+        unknown = ((learner.predictor(next_x.T) - next_code) ** 2).mean(0)
+        intrinsic, next_code = config.rnd.coefficient * unknown.reshape(E, H), next_code.T
+    advantage = advantages(reward + intrinsic, value.reshape(E, H), config.discount, config.gae).reshape(-1)
+    action = trajectories.action.reshape(-1)
+    log_p = (jax.nn.log_softmax(logits, axis=0) * jax.nn.one_hot(action, len(logits), axis=0)).sum(0)
+    normalised = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    target = advantage + value
+    steps = Steps(x, action, log_p, normalised, target, None if next_code is None else next_x, next_code)
+    return steps, {"explore_return": reward.sum(1).mean(), "intrinsic": intrinsic.sum(1).mean()}
 
 
 def improve(
     learner: Learner, trajectories: Trajectories, key: PRNGKeyArray, config: PpoConfig
 ) -> tuple[Learner, dict[str, Array]]:
     """All gradient steps of one round. What does not fill a minibatch is left out, other steps each epoch."""
-    E, H = trajectories.action.shape
-    x = trajectories.observation.reshape(E, H + 1, -1)
-    logits, value = learner.network(x[:, :-1])
-    reward, intrinsic = trajectories.reward, jnp.zeros((E, H))
-    if config.rnd.coefficient > 0:
-        unknown = ((learner.predictor(x[:, 1:]) - learner.target(x[:, 1:])) ** 2).mean(-1)
-        intrinsic = config.rnd.coefficient * unknown
-    advantage = advantages(reward + intrinsic, value, config.discount, config.gae)
-    log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), trajectories.action[..., None], axis=-1)[..., 0]
-    normalised = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    n = E * H
-    flat = lambda array: array.reshape(n, *array.shape[2:])  # noqa: E731
-    steps = jax.tree.map(
-        flat, Steps(x[:, :-1], x[:, 1:], trajectories.action, log_p, normalised, advantage + value)
-    )
+    steps, measured = measured_steps(learner, trajectories, config)
     vector, unravel = ravel_pytree(trainable(learner.network, learner.predictor, config))
+    n = len(steps.x)
     rule, m = optimizer(config), min(config.minibatch, n)
 
     def gradient_step(carry, batch: Steps):
         vector, memory = carry
-        gradient = jax.grad(ppo_loss)(unravel(vector), learner.target, batch, config)
+        gradient = jax.grad(ppo_loss)(unravel(vector), batch, config)
         change, memory = rule.update(ravel_pytree(gradient)[0], memory)
         return (vector + change, memory), None
 
     def epoch(carry, epoch_key):
-        order = jax.random.permutation(epoch_key, n)[: n // m * m]
+        order = jnp.argsort(jax.random.bits(epoch_key, (n,)))[: n // m * m]
         batches = jax.tree.map(lambda leaf: leaf[order].reshape(n // m, m, *leaf.shape[1:]), steps)
         return jax.lax.scan(gradient_step, carry, batches)
 
@@ -285,7 +236,6 @@ def improve(
     (vector, memory), _ = jax.lax.scan(epoch, (vector, learner.optimizer), keys)
     network, predictor = unravel(vector)
     learner = Learner(network, learner.predictor if predictor is None else predictor, learner.target, memory)
-    measured = {"explore_return": reward.sum(1).mean(), "intrinsic": intrinsic.sum(1).mean()}
     return learner, measured
 
 
@@ -299,11 +249,11 @@ def reached_level(pure: Any, trajectories: Trajectories) -> Float[Array, ""]:
 
 @eqx.filter_jit
 def _rounds(pure, learner: Learner, key: PRNGKeyArray, indices: Int[Array, " R"], config: PpoConfig):
-    never = jnp.full(config.workers, pure.horizon, jnp.int32)
+    key = unrolled(key)
 
     def one(learner: Learner, index):
         policy = NetworkPolicy(learner.network, False)
-        trajectories = _scan(pure, policy, stream(key, "collect", index), config.workers, never)
+        trajectories = _scan(pure, policy, stream(key, "collect", index), config.workers, None)
         learner, measured = improve(learner, trajectories, stream(key, "improve", index), config)
         return learner, measured | {"reached_level": reached_level(pure, trajectories)}
 

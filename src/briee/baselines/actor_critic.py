@@ -1,0 +1,80 @@
+"""The networks of PPO and of random network distillation.
+
+Inputs are columns: an observation [d], or n of them [d, n]. A gradient of 160 columns takes a fifth less time
+than one of 160 rows.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.networks import orthonormal_rows
+
+
+class Dense(eqx.Module):
+    """x -> W x + b, rows of W orthogonal at the start."""
+
+    W: Float[Array, "rows columns"]
+    b: Float[Array, " rows"]
+
+    def __init__(self, key: PRNGKeyArray, columns: int, rows: int, scale: float = 2**0.5):
+        self.W = scale * orthonormal_rows(key, rows, columns)
+        self.b = jnp.zeros(rows)
+
+    def __call__(self, x: Float[Array, "columns *n"]) -> Float[Array, "rows *n"]:
+        return self.W @ x + self.b.reshape(-1, *[1] * (x.ndim - 1))
+
+
+class ActorCritic(eqx.Module):
+    """Two hidden layers of rectified units, shared by the policy's logits and the value: the last row of one
+    output layer."""
+
+    hidden: tuple[Dense, Dense]
+    heads: Dense
+
+    def __init__(self, key: PRNGKeyArray, inputs: int, width: int, num_actions: int):
+        keys = jax.random.split(key, 4)
+        self.hidden = Dense(keys[0], inputs, width), Dense(keys[1], width, width)
+        actor, critic = Dense(keys[2], width, num_actions, scale=0.01), Dense(keys[3], width, 1, scale=1.0)
+        self.heads = jax.tree.map(lambda *rows: jnp.concatenate(rows), actor, critic)
+
+    def __call__(self, x: Float[Array, "d *n"]) -> tuple[Float[Array, "A *n"], Float[Array, "*n"]]:
+        """Logits and values."""
+        for layer in self.hidden:
+            x = jax.nn.relu(layer(x))
+        out = self.heads(x)
+        return out[:-1], out[-1]
+
+
+class Distilled(eqx.Module):
+    """The network of random network distillation: one hidden layer of rectified units."""
+
+    hidden: Dense
+    out: Dense
+
+    def __init__(self, key: PRNGKeyArray, inputs: int, width: int):
+        first, second = jax.random.split(key)
+        self.hidden, self.out = Dense(first, inputs, width), Dense(second, width, width)
+
+    def __call__(self, x: Float[Array, "d *n"]) -> Float[Array, "width *n"]:
+        return self.out(jax.nn.relu(self.hidden(x)))
+
+
+class NetworkPolicy(eqx.Module):
+    """Actions drawn from the policy network, or its most likely ones."""
+
+    network: ActorCritic
+    greedy: bool = eqx.field(static=True)
+
+    def __call__(self, level, observation, key) -> Int[Array, ""]:
+        logits, _ = self.network(observation.reshape(-1))
+        return jnp.argmax(logits) if self.greedy else sample_logits(logits, key)
+
+
+def sample_logits(logits: Float[Array, " A"], key: PRNGKeyArray) -> Int[Array, ""]:
+    """An action with probability proportional to exp(logit), from one uniform number."""
+    weight = jnp.exp(logits - logits.max())
+    below = jnp.tril(jnp.ones((len(weight), len(weight)))) @ weight
+    chosen = (jax.random.uniform(key) * below[-1] >= below).sum()
+    return jnp.minimum(chosen, len(weight) - 1).astype(jnp.int32)
