@@ -7,29 +7,14 @@ Each run is a `briee train`, skipped where it is finished; table.csv collects th
 """
 
 import argparse
-import csv
-import json
-import subprocess
-import sys
 from pathlib import Path
 
-LEARNERS = {
-    "stationary": ["--algo", "stationary"],
-    "per level": ["--algo", "briee", "--preset", "efficient"],
-}
-COLUMNS = ("learner", "horizon", "seed", "solved", "episodes_to_solve", "episodes", "final_return")
+from briee.experiments.runner import trained, write_table
+from briee.experiments.setting import SEEDS
 
-
-def train(learner: str, horizon: int, seed: int, out: Path) -> dict:
-    """The summary of a run, which is made where it is missing."""
-    run_dir = out / f"frozenlake-h{horizon}-{learner.replace(' ', '-')}-s{seed}"
-    summary = run_dir / "summary.json"
-    if not summary.exists() or not json.loads(summary.read_text())["finished"]:
-        options = ["--rich", "hadamard", "--env.is_slippery", "False", "--num-latents", "17"]
-        options += ["--horizon", str(horizon), "--seed", str(seed), "--episodes", "3000", "--resume"]
-        command = ["train", "FrozenLake-v1", *LEARNERS[learner], *options, "--run-dir", str(run_dir)]
-        subprocess.run([sys.executable, "-m", "briee", *command], check=True)
-    return json.loads(summary.read_text())
+LEARNERS = {"stationary": "--algo stationary", "per level": "--algo briee --preset efficient"}
+COMMON = "FrozenLake-v1 --rich hadamard --env.is_slippery False --num-latents 17 --episodes 3000"
+COLUMNS = ("horizon", "seed", "solved", "episodes_to_solve", "episodes", "final_return")
 
 
 def main() -> None:
@@ -37,18 +22,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/stationary"))
     parser.add_argument("--horizons", type=int, nargs="*", default=[10])
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 12, 123, 1234, 12345])
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     args = parser.parse_args()
     rows = []
     for horizon in args.horizons:
-        for learner in LEARNERS:
+        for learner, options in LEARNERS.items():
             for seed in args.seeds:
-                summary = train(learner, horizon, seed, args.out)
-                rows.append({"learner": learner} | {name: summary[name] for name in COLUMNS[1:]})
-                with (args.out / "table.csv").open("w", newline="") as file:
-                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-                    writer.writeheader()
-                    writer.writerows(rows)
+                run_dir = args.out / f"frozenlake-h{horizon}-{learner.replace(' ', '-')}-s{seed}"
+                summary = trained(f"{COMMON} {options} --horizon {horizon} --seed {seed}", run_dir)
+                rows.append({"learner": learner} | {name: summary[name] for name in COLUMNS})
+                write_table(args.out / "table.csv", rows)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import pytest
 
 from briee.cli import main
 from briee.experiments import FIGURES
+from briee.experiments.ablation import OTHER, switched, variants
 from briee.experiments.finished import Finished
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce, run_setting
-from briee.experiments.setting import select
+from briee.experiments.setting import Setting
 from briee.rundir import RunError
 
 
@@ -25,9 +26,20 @@ def test_every_run_has_a_configuration_and_a_directory_of_its_own(name):
             assert spec.env_arguments == {"instance_seed": setting.seed, **dict(setting.arguments)}
 
 
-def test_changes_reach_the_configuration():
-    switched = select(find_figure("ablation").settings, "variant=bonus without cap,horizon=6,seed=1")
-    assert [setting.spec().config.bonus.cap for setting in switched] == [None]
+@pytest.mark.parametrize("name", ["fig1b", "fig2b", "fig2c", "decoder", "ablation"])
+def test_every_line_of_a_figure_has_a_smoke_run(name):
+    figure = find_figure(name)
+    lines = lambda settings: {(setting.algorithm, setting.preset) for setting in settings}  # noqa: E731
+    assert lines(figure.smoke) == lines(figure.settings)
+
+
+def test_all_switches_together_make_the_released_program():
+    whole = Setting("briee", "paper", "lock", 12, 1, changes=sum(switched(12).values(), ()))
+    own = Setting("briee", "released", "lock", 12, 1, changes=sum(OTHER.values(), ()))
+    assert whole.spec().config == own.spec().config
+    assert set(switched(12)) == {setting.variant for setting in variants(6, 1)} - {
+        "noise on H + 3 coordinates"
+    }
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -68,7 +80,7 @@ def test_a_finished_run_of_another_folder_is_not_repeated(tmp_path):
     ):
         assert directory(dataclasses.replace(setting, **change), own) == own, change
     said: list[str] = []
-    reproduce("fig1b", tmp_path, smoke=True, only="seed=1", say=said.append)
+    reproduce("fig1b", tmp_path, smoke=True, only="algo=lsvi-ucb", say=said.append)
     assert "1 done before" in said[0]
     runs = read_table(tmp_path / "fig1b-smoke" / "runs.csv")
     assert [row["run"] for row in runs] == ["elsewhere/other-name"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import plot_episodes_to_solve
-from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
+from briee.experiments.setting import SEEDS, Figure, Table, for_seeds, small
 
 REFERENCES = {
     "MusIK": ({25: 73_000, 50: 320_000, 100: 1_210_000}, "its authors' tuned budgets"),
@@ -22,8 +22,15 @@ EFFICIENT = tuple(
 )
 PPO = tuple(
     s
-    for H in (6, 12, 25)
-    for algorithm, budget in (("ppo-rnd", 1_000_000), ("ppo", 200_000))
+    for algorithm, H, budget in (
+        ("ppo", 6, 200_000),
+        ("ppo", 12, 200_000),
+        ("ppo-rnd", 6, 1_000_000),
+        ("ppo-rnd", 12, 1_000_000),
+        ("ppo-rnd", 50, 100_000),
+        ("ppo-rnd", 25, 1_000_000),
+        ("ppo", 25, 200_000),
+    )
     for s in for_seeds(SEEDS, algorithm, "paper", "lock", H, budget, changes=(("rounds", 10),))
 )
 RFF = tuple(
@@ -44,10 +51,11 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     plot_episodes_to_solve(runs, path, caption, REFERENCES)
 
 
+SETTINGS = (*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE)
 FIGURE = Figure(
     claim="BRIEE solves every horizon up to 100 with fewer episodes than HOMER; PPO+RND solves up to 25 and "
     "LSVI-UCB with random Fourier features up to 12.",
-    settings=(*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE),
-    smoke=QUICK,
+    settings=SETTINGS,
+    smoke=small(SETTINGS),
     plot=plot,
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import optimum, plot_curves
-from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
+from briee.experiments.setting import SEEDS, Figure, Table, for_seeds, small
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
@@ -11,13 +11,14 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     plot_curves(curves, path, caption, window=50, optimum=optimum(runs))
 
 
+SETTINGS = (
+    *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-simplex", 30, 50_000),
+    *for_seeds(SEEDS, "ppo-rnd", "paper", "lock-simplex", 30, 200_000, changes=(("rounds", 10),)),
+    *for_seeds(SEEDS, "briee", "paper", "lock-simplex", 30, 150_000),
+)
 FIGURE = Figure(
     claim="BRIEE matches the return of LSVI-UCB with the true features; PPO+RND fails.",
-    settings=(
-        *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-simplex", 30, 50_000),
-        *for_seeds(SEEDS, "ppo-rnd", "paper", "lock-simplex", 30, 200_000, changes=(("rounds", 10),)),
-        *for_seeds(SEEDS, "briee", "paper", "lock-simplex", 30, 150_000),
-    ),
-    smoke=QUICK,
+    settings=SETTINGS,
+    smoke=small(SETTINGS),
     plot=plot,
 )

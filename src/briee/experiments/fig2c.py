@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from briee.experiments.plots import optimum, plot_curves
-from briee.experiments.setting import QUICK, SEEDS, Figure, Table, for_seeds
+from briee.experiments.setting import SEEDS, Figure, Table, for_seeds, small
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
@@ -11,14 +11,15 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     plot_curves(curves, path, caption, window=5, optimum=optimum(runs), log=True)
 
 
+SETTINGS = (
+    *for_seeds(SEEDS, "ppo", "paper", "lock-dense", 30, 200_000, changes=(("rounds", 5),)),
+    *for_seeds(SEEDS, "briee", "efficient", "lock-dense", 30, 100_000),
+    *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
+    *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
+)
 FIGURE = Figure(
     claim="BRIEE reaches the optimal return 3.9 with orders of magnitude fewer episodes than PPO.",
-    settings=(
-        *for_seeds(SEEDS, "ppo", "paper", "lock-dense", 30, 200_000, changes=(("rounds", 5),)),
-        *for_seeds(SEEDS, "briee", "efficient", "lock-dense", 30, 100_000),
-        *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
-        *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
-    ),
-    smoke=QUICK,
+    settings=SETTINGS,
+    smoke=small(SETTINGS),
     plot=plot,
 )

@@ -86,7 +86,7 @@ def plot_curves(
     *,
     column: str = "eval_return",
     window: int = 1,
-    optimum: float | None = None,
+    optimum: tuple[float, float] | None = None,
     log: bool = False,
 ) -> None:
     """A column of the evaluations against episodes: moving average over `window`, one thin line per seed, the
@@ -108,7 +108,10 @@ def plot_curves(
         mean = np.mean([np.interp(x, *line) for line in lines], axis=0)
         axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({len(lines)} seeds)")
     if optimum is not None:
-        axis.axhline(optimum, color="black", linestyle="--", linewidth=1, label=f"optimum {optimum:.3g}")
+        low, high = (f"{value:.3g}" for value in optimum)
+        label = f"optimum {low}" if low == high else f"optimum, {low} to {high} by lock"
+        axis.axhline(sum(optimum) / 2, color="black", linestyle="--", linewidth=1, label=label)
+        axis.axhspan(*optimum, color="black", alpha=0.1, linewidth=0)
     axis.set(xlabel="training episodes", ylabel=column.replace("_", " "))
     if log:
         axis.set_xscale("log")
@@ -125,10 +128,10 @@ def moving_average(y: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
     return (total[end] - total[start]) / (end - start)
 
 
-def optimum(runs: Table) -> float | None:
-    """The optimal return of the runs' environment; locks drawn by different seeds share it."""
+def optimum(runs: Table) -> tuple[float, float] | None:
+    """The least and the greatest optimal return: each seed draws a lock of its own."""
     known = [float(row["optimal_return"]) for row in runs if row["optimal_return"]]
-    return known[0] if known else None
+    return (min(known), max(known)) if known else None
 
 
 def new_figure(caption: str) -> tuple[Any, Any]:

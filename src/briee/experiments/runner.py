@@ -8,9 +8,13 @@ always shows what there is.
 import csv
 import dataclasses
 import multiprocessing
+import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from briee.experiments.finished import Finished, is_done
 from briee.experiments.setting import Figure, Setting, Table, select
 from briee.rundir import RunError, read_json
 
+Run = Callable[[Setting, Path], str]
+"""Carries out a setting in a directory; the outcome in words."""
 CURVE_COLUMNS = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
 
 
@@ -43,7 +49,8 @@ def reproduce(
     folder = root / (f"{name}-smoke" if smoke else name)
     folder.mkdir(parents=True, exist_ok=True)
     if not plot_only:
-        run_all(settings, folder, workers, command or f"briee reproduce {name}", say)
+        run = partial(run_setting, command=command or f"briee reproduce {name}", hasty=smoke)
+        run_all(settings, folder, workers, run, say)
     write_tables(figure.smoke if smoke else figure.settings, folder)
     picture = folder / f"{name}.png"
     draw(figure, folder, picture)
@@ -63,30 +70,30 @@ def find_figure(name: str) -> Figure:
 
 
 def run_all(
-    settings: Sequence[Setting], folder: Path, workers: int, command: str, say: Callable[[str], Any]
+    settings: Sequence[Setting], folder: Path, workers: int, run: Run, say: Callable[[str], Any]
 ) -> None:
     """Run what is not done, several at a time, and say how far it is."""
     finished = Finished(folder.parent)
     left = [s for s in settings if not is_done(finished.directory(s, folder / s.name))]
     say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
     began = time.monotonic()
-    for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, command), start=1):
+    for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, run), start=1):
         each = (time.monotonic() - began) / count
         rest = f"{len(left) - count} left, about {duration(each * (len(left) - count))}"
         say(f"{setting.name}: {outcome}; {rest}")
 
 
 def outcomes(
-    settings: Sequence[Setting], folder: Path, workers: int, command: str
+    settings: Sequence[Setting], folder: Path, workers: int, run: Run
 ) -> Iterator[tuple[Setting, str]]:
     """Each setting with its outcome in words, as they finish. A failed run does not stop the others."""
     if workers == 1:
-        yield from ((setting, run_setting(setting, folder / setting.name, command)) for setting in settings)
+        yield from ((setting, run(setting, folder / setting.name)) for setting in settings)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running: dict[Future[str], Setting] = {
-            pool.submit(run_setting, setting, folder / setting.name, command): setting for setting in settings
+            pool.submit(run, setting, folder / setting.name): setting for setting in settings
         }
         try:
             while running:
@@ -97,25 +104,47 @@ def outcomes(
             raise
 
 
-def run_setting(setting: Setting, run_dir: Path, command: str) -> str:
-    """Carry out one run, or what is left of it; returns its outcome in words."""
+def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = False) -> str:
+    """Carry out one run, or what is left of it; returns its outcome in words. In haste, programs are compiled
+    without most optimisations."""
     from briee.commands.process import prepare_process
 
     prepare_process()
+    import jax
+
     from briee import algorithms
     from briee.runs import run
 
     spec = setting.spec()
     if hasattr(spec.config, "workers") and spec.algorithm == "briee":
         spec = dataclasses.replace(spec, config=dataclasses.replace(spec.config, workers=1))
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", before or hasty)
     try:
         summary = run(algorithms.build(spec), spec, run_dir, resume=True, command=command)
     except ValueError as error:
         return f"failed: {error}"
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
     solved = summary["episodes_to_solve"]
     if solved is not None:
         return f"solved after {solved:,} episodes"
     return f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes, not solved"
+
+
+def trained(arguments: str, run_dir: Path) -> dict[str, Any]:
+    """The summary of the run that `briee train` makes of these arguments; it is made, or continued, unless
+    it is done."""
+    if not is_done(run_dir):
+        options = [*shlex.split(arguments), "--run-dir", str(run_dir), "--resume"]
+        made = subprocess.run(
+            [sys.executable, "-m", "briee", "train", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        if made.returncode:
+            raise RunError(f"{run_dir.name}: {made.stderr.decode().strip()}")
+    return read_json(run_dir / "summary.json") or {}
 
 
 def write_tables(settings: Sequence[Setting], folder: Path) -> None:

@@ -77,20 +77,28 @@ class Figure(NamedTuple):
     """Draw runs.csv and curves.csv into a file, with a caption."""
 
 
-QUICK = (Setting("lsvi-ucb", "paper", "lock", 2, 2_500), Setting("lsvi-ucb", "paper", "lock", 2, 500, seed=2))
-QUICK_BRIEE = (
-    Setting(
-        "briee",
-        "paper",
-        "lock",
-        2,
-        100,
-        changes=(("replearn.rounds", 2), ("replearn.hidden_sizes", (16,)), ("collect.buffer_size", 200)),
-        variant="small",
-    ),
-)
-"""Smoke runs, of an algorithm with curves alone and of one with decoders: two for all figures, so that they
-share compiled programs."""
+_GAME = (("replearn.rounds", 2), ("collect.buffer_size", 200))
+SMALL: dict[tuple[str, str], tuple[int, tuple[tuple[str, Any], ...]]] = {
+    ("lsvi-ucb", "paper"): (2_500, ()),
+    ("lsvi-ucb-rff", "paper"): (500, (("dimension", 20), ("buffer_size", 2_000))),
+    ("ppo", "paper"): (200, (("workers", 20), ("minibatch", 20))),
+    ("ppo-rnd", "paper"): (200, (("workers", 20), ("minibatch", 20))),
+    ("briee", "paper"): (100, (("replearn.hidden_sizes", (16,)), *_GAME)),
+    ("briee", "released"): (100, (("replearn.hidden_sizes", (16, 16)), *_GAME)),
+    ("briee", "efficient"): (40, ()),
+}
+"""By algorithm and preset: budget and changes of a run of seconds on the lock with H = 2. All figures share
+these, and so their compiled programs."""
+
+
+def small(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """For each algorithm and preset among the settings one run of seconds."""
+    pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in settings)
+    return tuple(Setting(*pair, "lock", 2, SMALL[pair][0], changes=SMALL[pair][1]) for pair in pairs)
+
+
+QUICK_BRIEE = small((Setting("briee", "paper", "lock", 2, 1),))
+"""The smoke run of an experiment with BRIEE alone."""
 
 
 def changed(config: Any, path: list[str], value: Any) -> Any:
