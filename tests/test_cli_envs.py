@@ -151,11 +151,13 @@ def test_minigrid_is_fully_observed_and_keeps_its_layout():
     _, spec = describe("MiniGrid-DoorKey-5x5-v0 --horizon 12 --seed 3")
     assert spec.env_arguments == {"layout_seed": 3}
     sampler = sampler_of(spec)
-    assert (sampler.observation_shape, sampler.num_actions) == ((5, 5, 3), 7)
+    assert (sampler.observation_shape, sampler.num_actions) == ((5, 5, 11 + 6 + 4), 7)
     seen = [sampler.env.reset(seed=seed)[0] for seed in (0, 1)]
     assert (seen[0] == seen[1]).all()
     assert (seen[0] == seen[0][:1]).all()
-    assert 0 < seen[0].max() <= 1
+    objects, colours, states = seen[0][..., :11], seen[0][..., 11:17], seen[0][..., 17:]
+    assert all((code.sum(-1) == 1).all() for code in (objects, colours, states))  # of every cell
+    assert (objects[..., 10].sum((1, 2)) == 1).all()  # one agent
 
 
 @pytest.mark.parametrize(

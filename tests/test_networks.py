@@ -15,7 +15,7 @@ from briee.checkpoint import CheckpointError
 from briee.config import BrieeConfig
 from briee.data import Transitions
 from briee.envs import CombinationLock
-from briee.features import Decoder
+from briee.features import Decoder, standard_of
 from briee.networks import CNN, Custom, maker, patches, redrawn
 from briee.replearn import replearn
 from test_agent import make_env, tiny
@@ -92,6 +92,33 @@ def test_an_agent_learns_with_a_users_module_and_needs_it_again(tmp_path):
 def test_what_does_not_fit_is_one_sentence(decoder, sentence):
     with pytest.raises(ValueError, match=sentence):
         BRIEE(make_env(), "paper", config=tiny(), decoder=decoder)
+
+
+def test_standardised_observations_have_mean_zero_and_variance_one():
+    observations = 7.0 + 0.1 * jax.random.normal(KEY, (50, 4, 3)).at[:, 0].set(0.0)
+    valid = jnp.arange(50) < 40
+    seen = jax.vmap(standard_of(observations, valid))(observations)[:40]
+    np.testing.assert_allclose(seen.mean(0), 0.0, atol=1e-4)
+    assert float(seen.var(0).mean()) == pytest.approx(1, rel=1e-3)
+    assert (jax.vmap(standard_of(jnp.ones((5, 3)), jnp.ones(5, bool)))(jnp.ones((5, 3))) == 0).all()
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_with_standardised_observations_their_scale_does_not_matter(standardize):
+    """Agents on a lock and on the same lock in other units see the same latent states."""
+
+    class OtherUnits(CombinationLock):
+        def observation(self, state, rng):
+            return 30 + 20 * super().observation(state, rng)
+
+    paper = tiny()
+    config = replace(paper, features=replace(paper.features, decoder="mlp", standardize=standardize))
+    kinds: tuple[Any, ...] = (CombinationLock, OtherUnits)
+    agents = [BRIEE(kind(horizon=2, num_actions=2), config=config) for kind in kinds]
+    plain, other = (agent.learn(iterations=1, **QUIET) for agent in agents)
+    x = np.asarray(jax.random.normal(KEY, (5, *plain._algorithm.sampler.observation_shape)))
+    seen, again = plain.latent_states(x, 1), other.latent_states(30 + 20 * x, 1)
+    assert np.allclose(seen, again, atol=1e-3) == standardize
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.config import BrieeConfig
 from briee.data import Buffers, Transitions, empty_buffers, insert
-from briee.features import Decoder, at_level
+from briee.features import Decoder, Standard, at_level, standard_of
 from briee.lsvi import Bonus, GreedyPolicy, QFunction, exploration_bonus, lsvi, upper_bound
 from briee.networks import maker
 from briee.randomness import stream
@@ -151,10 +151,10 @@ class BRIEE:
 
         def learn(h: int):
             level_key, data = jax.random.fold_in(key, h), state.buffers.level(h)
-            result = _replearn(
-                level_key, data, at_level(start, h), at_level(rivals, h), config, self.sampler.num_actions
+            players = at_level(start, h), at_level(rivals, h)
+            return jax.block_until_ready(
+                _replearn(level_key, data, players, config, self.sampler.num_actions)
             )
-            return jax.block_until_ready(result)
 
         with ThreadPoolExecutor(self.config.workers or len(os.sched_getaffinity(0))) as pool:
             results = list(pool.map(learn, range(H)))
@@ -198,11 +198,22 @@ class BRIEE:
         """Decoders of all levels with random weights, stacked."""
         H, features = self.sampler.horizon, self.config.features
         temperature = jnp.full(H, features.temperature).at[0].set(features.first_temperature)
-        make = lambda key, tau: Decoder(self.make_network(key), tau)  # noqa: E731
+        mean = jnp.zeros(self.sampler.observation_shape)
+        standard = Standard(mean, jnp.float32(1)) if features.standardize else None
+        make = lambda key, tau: Decoder(self.make_network(key), tau, standard)  # noqa: E731
         return jax.vmap(make)(jax.random.split(key, H), temperature)
 
 
-_replearn = eqx.filter_jit(replearn)
+@eqx.filter_jit
+def _replearn(key, data: Transitions, players: tuple[Decoder, Decoder], config, num_actions: int):
+    """RepLearn on one level, with standardised observations if the decoders have a standard."""
+    decoder, rival = players
+    if decoder.standard is not None:
+        standard = standard_of(data.observation, data.valid)
+        decoder, rival = replace(decoder, standard=standard), replace(rival, standard=standard)
+        after = standard_of(data.next_observation, data.valid)
+        data = replace(data, next_observation=jax.vmap(after)(data.next_observation))
+    return replearn(key, data, decoder, rival, config, num_actions)
 
 
 @eqx.filter_jit

@@ -58,6 +58,10 @@ class FeatureConfig:
     """tau at every level but the first (Table 2)."""
     first_temperature: float = 0.1
     """tau at level 0, whose latent states are distributed differently (Table 2)."""
+    standardize: bool = False
+    """Whether decoders and discriminators see a level's observations with mean 0 and, on the average over
+    coordinates, variance 1. The lock's are of that scale, on which Table 2 was tuned; pictures and grids
+    are not."""
 
     def __post_init__(self) -> None:
         require_choice(self, decoder=("linear", "mlp", "cnn", "custom"))

@@ -10,9 +10,19 @@ from math import prod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.networks import Linear
+
+
+class Standard(eqx.Module):
+    """Observations with mean 0 and, on the average over coordinates, variance 1; not learned."""
+
+    mean: Float[Array, "..."]
+    gain: Float[Array, ""]
+
+    def __call__(self, observation: Float[Array, "..."]) -> Float[Array, "..."]:
+        return (observation - jax.lax.stop_gradient(self.mean)) * jax.lax.stop_gradient(self.gain)
 
 
 class Decoder(eqx.Module):
@@ -20,14 +30,25 @@ class Decoder(eqx.Module):
 
     network: eqx.Module
     temperature: Float[Array, ""]
+    standard: Standard | None = None
 
     def logits(self, observation: Float[Array, "..."]) -> Float[Array, " K"]:
         """Unscaled scores of the K latent states, for one observation."""
-        return self.network(observation)  # type: ignore[operator]
+        seen = observation if self.standard is None else self.standard(observation)
+        return self.network(seen)  # type: ignore[operator]
 
     def __call__(self, observation: Float[Array, "..."]) -> Float[Array, " K"]:
         """Soft latent state of one observation."""
         return jax.nn.softmax(self.logits(observation) / jax.lax.stop_gradient(self.temperature))
+
+
+def standard_of(observations: Float[Array, "n ..."], valid: Bool[Array, " n"]) -> Standard:
+    """What standardises the valid ones among these observations. Where all are equal, they become zero."""
+    counted = valid.reshape(-1, *[1] * (observations.ndim - 1))
+    n = jnp.maximum(valid.sum(), 1)
+    mean = jnp.sum(observations * counted, axis=0) / n
+    variance = jnp.mean(jnp.sum((observations - mean) ** 2 * counted, axis=0) / n)
+    return Standard(mean, jnp.where(variance > 1e-12, 1 / jnp.sqrt(jnp.maximum(variance, 1e-12)), 0.0))
 
 
 def linear_decoder(

@@ -70,9 +70,9 @@ def instance_argument(name: str) -> str | None:
 
 
 def fully_observed(env: gym.Env, layout_seed: int) -> gym.Env:
-    """A MiniGrid as a block MDP: the whole grid as a picture with values in [0, 1], always the same layout.
+    """A MiniGrid as a block MDP: the whole grid as a picture, always the same layout.
 
-    The picture, as MiniGrid encodes it, shows the agent's direction too.
+    It has one channel for each kind of object, colour and state of a cell, the agent's direction among them.
     """
     from minigrid.wrappers import FullyObsWrapper  # pyright: ignore[reportMissingImports]
 
@@ -80,21 +80,28 @@ def fully_observed(env: gym.Env, layout_seed: int) -> gym.Env:
 
 
 class _GridPicture(gym.ObservationWrapper):
-    LARGEST = 10
-    """Object, colour and state of a cell are numbers up to this."""
+    """Object, colour and state of a cell are names, not quantities: each is one-hot."""
 
     def __init__(self, env: gym.Env, layout_seed: int):
+        from minigrid.core import constants  # pyright: ignore[reportMissingImports]
+
         super().__init__(env)
         self.layout_seed = layout_seed
-        shape = cast(gym.spaces.Dict, env.observation_space)["image"].shape
-        self.observation_space = gym.spaces.Box(0, 1, shape, np.float32)
+        directions = len(constants.DIR_TO_VEC)  # of the agent; doors have fewer states
+        self.codes = [
+            np.eye(n, dtype=np.float32)
+            for n in (len(constants.OBJECT_TO_IDX), len(constants.COLOR_TO_IDX), directions)
+        ]
+        width, height, _ = cast(Any, env.observation_space)["image"].shape
+        self.observation_space = gym.spaces.Box(0, 1, (width, height, sum(map(len, self.codes))), np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         observation, info = self.env.reset(seed=self.layout_seed, options=options)
         return self.observation(observation), info
 
     def observation(self, observation: Any) -> np.ndarray:
-        return observation["image"].astype(np.float32) / self.LARGEST
+        image = observation["image"]
+        return np.concatenate([code[image[..., i]] for i, code in enumerate(self.codes)], axis=-1)
 
 
 def environment_name(env: gym.Env | gym.vector.VectorEnv) -> str:
