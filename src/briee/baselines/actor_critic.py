@@ -13,17 +13,25 @@ from briee.networks import orthonormal_rows
 
 
 class Dense(eqx.Module):
-    """x -> W x + b, rows of W orthogonal at the start."""
+    """x -> W x + b."""
 
     W: Float[Array, "rows columns"]
     b: Float[Array, " rows"]
 
-    def __init__(self, key: PRNGKeyArray, columns: int, rows: int, scale: float = 2**0.5):
-        self.W = scale * orthonormal_rows(key, rows, columns)
-        self.b = jnp.zeros(rows)
-
     def __call__(self, x: Float[Array, "columns *n"]) -> Float[Array, "rows *n"]:
         return self.W @ x + self.b.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def orthogonal(key: PRNGKeyArray, columns: int, rows: int, scale: float = 2**0.5) -> Dense:
+    """A layer with orthogonal rows."""
+    return Dense(scale * orthonormal_rows(key, rows, columns), jnp.zeros(rows))
+
+
+def uniform(key: PRNGKeyArray, columns: int, rows: int) -> Dense:
+    """A layer with every number uniform within ±1/√columns."""
+    bound = columns**-0.5
+    values = jax.random.uniform(key, (rows, columns + 1), minval=-bound, maxval=bound)
+    return Dense(values[:, :-1], values[:, -1])
 
 
 class ActorCritic(eqx.Module):
@@ -35,8 +43,8 @@ class ActorCritic(eqx.Module):
 
     def __init__(self, key: PRNGKeyArray, inputs: int, width: int, num_actions: int):
         keys = jax.random.split(key, 4)
-        self.hidden = Dense(keys[0], inputs, width), Dense(keys[1], width, width)
-        actor, critic = Dense(keys[2], width, num_actions, scale=0.01), Dense(keys[3], width, 1, scale=1.0)
+        self.hidden = orthogonal(keys[0], inputs, width), orthogonal(keys[1], width, width)
+        actor, critic = orthogonal(keys[2], width, num_actions, 0.01), orthogonal(keys[3], width, 1, 1.0)
         self.heads = jax.tree.map(lambda *rows: jnp.concatenate(rows), actor, critic)
 
     def __call__(self, x: Float[Array, "d *n"]) -> tuple[Float[Array, "A *n"], Float[Array, "*n"]]:
@@ -48,14 +56,18 @@ class ActorCritic(eqx.Module):
 
 
 class Distilled(eqx.Module):
-    """The network of random network distillation: one hidden layer of rectified units."""
+    """The network of random network distillation: one hidden layer of rectified units.
+
+    Weights begin uniform within ±1/√columns, the default of PyTorch, which the published program uses: their
+    scale is that of the bonus, which nothing normalises.
+    """
 
     hidden: Dense
     out: Dense
 
     def __init__(self, key: PRNGKeyArray, inputs: int, width: int):
         first, second = jax.random.split(key)
-        self.hidden, self.out = Dense(first, inputs, width), Dense(second, width, width)
+        self.hidden, self.out = uniform(first, inputs, width), uniform(second, width, width)
 
     def __call__(self, x: Float[Array, "d *n"]) -> Float[Array, "width *n"]:
         return self.out(jax.nn.relu(self.hidden(x)))

@@ -46,7 +46,7 @@ def plot_episodes_to_solve(
     ticks = sorted({int(row["horizon"]) for row in runs} | {h for p, _ in references.values() for h in p})
     axis.set_xticks(ticks, [str(h) for h in ticks])
     axis.minorticks_off()
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     axis.set_title(
         "lines: median and range over seeds; triangles: not solved within their budget", fontsize=8
     )
@@ -90,7 +90,7 @@ def plot_curves(
     log: bool = False,
 ) -> None:
     """A column of the evaluations against episodes: moving average over `window`, one thin line per seed, the
-    mean over seeds as a thick one."""
+    mean over seeds as a thick one, in which a run that has ended keeps its last value."""
     figure, axis = new_figure(caption)
     by_label: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in curves:
@@ -104,7 +104,6 @@ def plot_curves(
             lines.append((x, y))
             axis.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
         x = np.unique(np.concatenate([x for x, _ in lines]))
-        x = x[x <= min(line[0][-1] for line in lines)]
         mean = np.mean([np.interp(x, *line) for line in lines], axis=0)
         axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({len(lines)} seeds)")
     if optimum is not None:
@@ -115,7 +114,7 @@ def plot_curves(
     axis.set(xlabel="training episodes", ylabel=column.replace("_", " "))
     if log:
         axis.set_xscale("log")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     axis.set_title(f"moving average over {window} evaluations" if window > 1 else "", fontsize=8)
     figure.savefig(path, dpi=150)
 
@@ -138,7 +137,7 @@ def new_figure(caption: str) -> tuple[Any, Any]:
     """A figure with one axis and a caption below it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     figure.supxlabel(caption, fontsize=7)
     axis.grid(alpha=0.3)
