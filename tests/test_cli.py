@@ -82,6 +82,7 @@ def test_import_is_fast():
             "train lock --preset paper --replearn.rouns 3",
             "unknown option --replearn.rouns: did you mean --replearn.rounds",
         ),
+        ("train lock --replearn.rounds 3", "--replearn.rounds: it belongs to --preset paper or released"),
         ("train lock extra", "unexpected argument 'extra'"),
         ("train lock --horizon six", "Error parsing --horizon"),
         ("train lock --horizon 0", "horizon must be >= 1, got 0"),

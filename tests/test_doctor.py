@@ -1,12 +1,18 @@
 """The doctor: what it says is true of environments whose structure is known."""
 
 import re
+from typing import Any
 
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.checkup import examine_decoders
 from briee.doctor import enough_latents, examine, level_facts, lines
+from briee.envs import CombinationLock
+from briee.rollout import ScanSampler, UniformPolicy
 
 
 def block_data(num_latents: int, episodes: int = 2000, noise: float = 0.1):
@@ -64,3 +70,35 @@ def test_finitely_many_observations_are_counted_and_are_not_continuous():
 def test_what_cannot_be_used_is_refused():
     with pytest.raises(ValueError, match="Pendulum-v1 has continuous actions"):
         examine(gym.make("Pendulum-v1"))
+
+
+class Seeing:
+    """Decoders of a lock that know its latent states, but for some that they merge."""
+
+    name = "seeing"
+
+    def __init__(self, names):
+        self.sampler = ScanSampler(CombinationLock(horizon=3, num_actions=4, instance_seed=1))
+        self.names = jnp.asarray(names)
+
+    def policy(self, state, kind):
+        return UniformPolicy(4)
+
+    def decode(self, state, level, observations):
+        lock: Any = self.sampler.pure
+        seen = jax.vmap(lambda s: lock.ground_truth_features(level, s))(observations)
+        return seen @ jax.nn.one_hot(self.names, int(self.names.max()) + 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ([0, 1, 2], r"\+ decoded state .* num_latents=3 is enough where the run has been"),
+        ([0, 1, 5], r"\+ .* num_latents=6 is enough"),
+        ([0, 0, 1], r"! num_latents=2 is too small, .* at level 1 .* merges latent states"),
+        ([0, 0, 2], r"\xb7 at level 0 .* it uses 1 of num_latents=3, so it needs more data or training"),
+    ],
+)
+def test_merged_latent_states_of_a_run_are_noticed(names, sentence):
+    (said,) = lines(examine_decoders(Seeing(names), None))
+    assert re.match(sentence, said), said

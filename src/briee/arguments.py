@@ -5,13 +5,13 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from briee.algorithms import DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
+from briee.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
 from briee.choose import with_value
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
 from briee.suggest import suggestion
@@ -72,8 +72,13 @@ class TrainArgs:
         return self.run_dir or Path("runs") / name
 
 
-def parse(kind: Any, argv: Sequence[str], prog: str) -> Any:
-    """An instance of the dataclass `kind`; whatever tyro rejects becomes a `UsageError`."""
+def parse(
+    kind: Any, argv: Sequence[str], prog: str, elsewhere: Callable[[str], str] = lambda option: ""
+) -> Any:
+    """An instance of the dataclass `kind`; whatever tyro rejects becomes a `UsageError`.
+
+    `elsewhere` may say in a clause where an option exists that does not exist here.
+    """
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -88,7 +93,8 @@ def parse(kind: Any, argv: Sequence[str], prog: str) -> Any:
         name = unknown[0].partition("=")[0]
         if not name.startswith("-"):
             raise UsageError(f"unexpected argument {name!r}")
-        raise UsageError(f"unknown option {name}{suggestion(name.replace('_', '-'), _options(kind))}")
+        option = name.replace("_", "-")
+        raise UsageError(f"unknown option {name}{elsewhere(option) or suggestion(option, _options(kind))}")
     return parsed
 
 
@@ -106,7 +112,7 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     wants_help = any(token in HELP for token in argv)
     if wants_help:
         parse(kind, [*argv, "--help"], "briee train")
-    args = parse(kind, argv, "briee train")
+    args = parse(kind, argv, "briee train", lambda option: _presets_with(option, algo))
     if args.resume and args.overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
     if args.horizon is None and not (args.resume and args.run_dir):
@@ -257,6 +263,13 @@ def _options(kind: Any, prefix: str = "--") -> list[str]:
         else:
             options.append(prefix + name)
     return options
+
+
+def _presets_with(option: str, algo: str) -> str:
+    """Which presets of an algorithm have an option, as a clause; empty where none has."""
+    presets = ALGORITHMS[algo].presets
+    having = [name for name in presets if option in _options(preset(algo, name, HORIZON))]
+    return f": it belongs to --preset {' or '.join(having)}" if having else ""
 
 
 def _first_paragraph(box: str) -> str:

@@ -2,28 +2,32 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from briee.arguments import UsageError, parse, split_options
-from briee.commands.process import prepare_process
+from briee.arguments import UsageError, load_spec, parse, split_options
+from briee.commands.process import build, learned, prepare_process
 
 
 @dataclasses.dataclass(frozen=True)
 class DoctorArgs:
-    """Play random episodes and say in plain words whether the environment suits BRIEE.
+    """Play random episodes and say in plain words whether the environment suits BRIEE; or, of a run
+    directory, whether its decoders merge latent states.
 
     Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2, and those of
     --rich as --rich.NAME VALUE.
     """
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
-    """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class."""
+    """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class; or the
+    directory of a run."""
     horizon: int | None = None
     """Steps per episode, H; the environment's own time limit if missing."""
-    rich: Literal["hadamard", "random", "image"] | None = None
-    """Show Discrete observations through noisy vectors or images, as `briee train` does."""
+    rich: Literal["hadamard", "random", "image", "noise"] | None = None
+    """Show Discrete observations through noisy vectors or images, arrays through noise, as `briee train`
+    does."""
     num_latents: int | None = None
     """Say, too, whether so many latent states are too few for what random play already shows."""
     episodes: int | None = None
@@ -42,8 +46,10 @@ def run(argv: Sequence[str]) -> int:
     if args.num_latents is not None and args.num_latents < 1:
         raise UsageError(f"num_latents must be >= 1, got {args.num_latents}")
     if rich_arguments and args.rich is None:
-        raise UsageError("--rich.NAME needs --rich: hadamard, random or image")
+        raise UsageError("--rich.NAME needs --rich: hadamard, random, image or noise")
     prepare_process()
+    if (Path(args.env) / "config.json").is_file():
+        return _examine_run(Path(args.env), args)
     from briee import doctor
     from briee.adapt import adapt
     from briee.envs import EnvironmentStepError
@@ -55,4 +61,20 @@ def run(argv: Sequence[str]) -> int:
     except (ValueError, EnvironmentStepError) as error:
         raise UsageError(str(error)) from error
     print("\n".join(doctor.lines(findings)))
+    return 0
+
+
+def _examine_run(run_dir: Path, args: DoctorArgs) -> int:
+    from briee.checkup import examine_decoders
+    from briee.doctor import lines
+
+    spec = load_spec(run_dir)
+    algorithm = build(spec)
+    try:
+        findings = examine_decoders(
+            algorithm, learned(algorithm, spec, run_dir), args.episodes or 2000, args.seed
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print("\n".join(lines(findings)))
     return 0

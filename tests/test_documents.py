@@ -1,0 +1,101 @@
+"""The README and the documents keep their word: examples run, commands are understood.
+
+The examples of docs/environments.md are run by tests/envs/test_docs.py.
+"""
+
+import importlib
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from briee.agent import Agent
+from briee.arguments import parse, parse_train, split_options
+from briee.commands import COMMANDS
+from test_agent import tiny
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_ELSEWHERE = {"environments.md"}
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of the blocks of a page."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+def examples(page: Path) -> list[str]:
+    """The Python blocks of a page."""
+    return [text for language, text in blocks(page) if language == "python"]
+
+
+def commands(page: Path) -> list[str]:
+    """Commands of this program in the blocks of a page, and in its sentences where nothing is left open."""
+    text = "".join(text for language, text in blocks(page) if language != "python")
+    shown = re.findall(r"^(?:\$ )?(briee [^\n#]*)", text, flags=re.M)
+    said = re.findall(r"`(briee \w+ \w[^`\n]*)`", page.read_text())
+    return [*shown, *(line for line in said if not re.search(r"\b(ENV|DIR|FILE|NAME|K)\b|…|\.\.\.|\|", line))]
+
+
+WITH_EXAMPLES = [page for page in PAGES if examples(page) and page.name not in RUN_ELSEWHERE]
+COMMAND_LINES = sorted({line.strip() for page in PAGES for line in commands(page)})
+
+
+def test_the_pages_have_examples_and_commands():
+    assert {"README.md", "agent.md", "reward_free.md"} <= {page.name for page in WITH_EXAMPLES}
+    assert len(examples(ROOT / "docs" / "agent.md")) >= 4
+    assert len(COMMAND_LINES) > 15
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
+def test_examples_run(page, tmp_path, monkeypatch, capsys):
+    """In order, in one namespace, as a reader would type them; learning is made short."""
+    learn, init = Agent.learn, Agent.__init__
+
+    def short_learn(self: Agent, *args: Any, **kwargs: Any) -> Agent:
+        return learn(self, iterations=1, callbacks=kwargs.get("callbacks", ()), progress=False)
+
+    def small_init(self: Agent, env: Any, preset: str | None = None, **kwargs: Any) -> None:
+        init(self, env, preset, **kwargs)  # the words of the page must be understood
+        if "config" not in kwargs:
+            init(self, env, **kwargs, config=tiny(6))
+
+    monkeypatch.setattr(Agent, "learn", short_learn)
+    monkeypatch.setattr(Agent, "__init__", small_init)
+    monkeypatch.setattr("briee.testing.check_agent", lambda make: make(1))  # it has tests of its own
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"observation": np.zeros(16, np.float32)}
+    for example in examples(page):
+        exec(compile(example, str(page), "exec"), namespace)
+    assert os.listdir(tmp_path) == (["lock.briee"] if 'save("lock.briee")' in page.read_text() else [])
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_opens_the_lock(capsys):
+    """As it stands, not shortened."""
+    (example,) = examples(ROOT / "README.md")
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip().endswith("1.0")
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_commands_are_understood(line, tmp_path, monkeypatch):
+    _, command, *argv = shlex.split(line)
+    assert command in COMMANDS
+    if command == "train":
+        monkeypatch.chdir(tmp_path)
+        Path("corridor.py").write_text(examples(ROOT / "docs" / "environments.md")[1])
+        for name, package in (("MiniGrid", "minigrid"), ("bsuite", "bsuite")):
+            if name in line:
+                pytest.importorskip(package)
+        parse_train(argv)
+        return
+    module = importlib.import_module(f"briee.commands.{command}")
+    if command == "doctor":
+        argv, _ = split_options(argv, "--env.")
+        argv, _ = split_options(argv, "--rich.")
+    parse(getattr(module, f"{command.title()}Args"), argv, f"briee {command}")
