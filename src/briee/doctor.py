@@ -92,7 +92,7 @@ def level_facts(
     """Predict the main directions of the observation after `level`, [E, H + 1, ...], on held-out episodes."""
     rng = np.random.default_rng([seed, level])
     now, later = (
-        _main_directions(observation[:, t].reshape(len(observation), -1)) for t in (level, level + 1)
+        main_directions(observation[:, t].reshape(len(observation), -1)) for t in (level, level + 1)
     )
     if now is None or later is None:
         return LevelFacts(level, 0.0, 0)
@@ -106,9 +106,9 @@ def level_facts(
         if len(one) < 8 or len(two) < 8:
             continue
         centred = target - target[one].mean(0)
-        guess, mixed = _ridge(phi[one], centred[one], phi), rng.permutation(one)
+        guess, mixed = ridge_predictions(phi[one], centred[one], phi), rng.permutation(one)
         predicted.append(guess)
-        shuffled.append(_ridge(phi[one], centred[mixed], phi))
+        shuffled.append(ridge_predictions(phi[one], centred[mixed], phi))
         left += float(((centred - guess)[two] ** 2).sum())
         before += float((centred[two] ** 2).sum())
     if before == 0.0:
@@ -219,7 +219,7 @@ def _horizon(observation: np.ndarray, horizon: int) -> list[Finding]:
     return found
 
 
-def _main_directions(rows: np.ndarray) -> np.ndarray | None:
+def main_directions(rows: np.ndarray) -> np.ndarray | None:
     """The principal components of rows [E, D], scaled by one number; None where nothing varies."""
     centred = rows - rows.mean(axis=0)
     if rows.shape[1] > 256:  # pictures: their directions among a sample of the rows
@@ -237,7 +237,7 @@ def _singular_values(rows: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(np.linalg.eigvalsh(centred.T @ centred)[::-1], 0.0))
 
 
-def _ridge(phi: np.ndarray, target: np.ndarray, where: np.ndarray) -> np.ndarray:
+def ridge_predictions(phi: np.ndarray, target: np.ndarray, where: np.ndarray) -> np.ndarray:
     """Predictions at `where` of the ridge regression of `target` on `phi`."""
     lam = 0.01 * len(phi)
     return where @ np.linalg.solve(phi.T @ phi + lam * np.eye(phi.shape[1]), phi.T @ target)

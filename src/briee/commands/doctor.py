@@ -72,7 +72,7 @@ def _examine_run(run_dir: Path, args: DoctorArgs) -> int:
     algorithm = build(spec)
     try:
         findings = examine_decoders(
-            algorithm, learned(algorithm, spec, run_dir), args.episodes or 2000, args.seed
+            algorithm, learned(algorithm, spec, run_dir), args.episodes or 4000, args.seed
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
