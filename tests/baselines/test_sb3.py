@@ -70,21 +70,25 @@ def test_only_algorithms_for_discrete_actions_are_known():
 
 @pytest.mark.slow
 def test_our_ppo_and_theirs_agree_on_the_dense_lock():
-    """Both end at the optimum of the lock with H = 5, and on the way neither is far behind the other."""
+    """Each with its own settings and 100 episodes for a policy update: both end at the optimum of the lock
+    with H = 5, and their mean returns on the way there differ by no more than the noise of three seeds: a
+    run's varies by about 0.18, so two standard errors of the difference are 0.3."""
     sampler = ScanSampler(CombinationLock(horizon=5, step_reward=0.1, anti_reward=0.0, instance_seed=3))
-    rivals: dict[str, Any] = {
-        "ours": Ppo(sampler, replace(PpoConfig.paper(5), rounds=5)),
-        "theirs": Sb3(sampler, Sb3Config("PPO", episodes_per_update=500)),
+    rivals: dict[str, tuple[Any, int]] = {
+        "ours": (Ppo(sampler, replace(PpoConfig.paper(5), rounds=5)), 1),
+        "theirs": (Sb3(sampler, Sb3Config("PPO", episodes_per_update=100)), 5),
     }
     final, area = {}, {}
-    for name, algorithm in rivals.items():
-        state, means = algorithm.init(jax.random.key(2)), []
-        for _ in range(24):
-            state = algorithm.update(state)
-            means.append(evaluate(sampler, algorithm.policy(state), jax.random.key(5), 100).mean())
-        assert int(state.episodes) == 12_000
-        final[name], area[name] = np.mean(means[-3:]), np.mean(means)
-    optimum = sampler.pure.optimal_return
-    assert optimum == pytest.approx(1.4)
-    assert min(final.values()) > 0.95 * optimum, final
-    assert abs(area["ours"] - area["theirs"]) < 0.15 * optimum, area
+    for name, (algorithm, repeats) in rivals.items():
+        means = np.zeros((3, 24))
+        for row, seed in zip(means, (2, 3, 4), strict=True):
+            state = algorithm.init(jax.random.key(seed))
+            for column in range(24):
+                for _ in range(repeats):
+                    state = algorithm.update(state)
+                row[column] = evaluate(sampler, algorithm.policy(state), jax.random.key(5), 100).mean()
+            assert int(state.episodes) == 12_000
+        final[name], area[name] = means[:, -3:].mean(), means.mean()
+    assert sampler.pure.optimal_return == pytest.approx(1.4)
+    assert min(final.values()) > 0.95 * 1.4, final
+    assert abs(area["ours"] - area["theirs"]) < 0.3, area

@@ -37,7 +37,10 @@ RFF = tuple(
     s
     for H, budget in ((6, 10_000), (12, 15_000), (25, 10_000))
     for s in for_seeds(SEEDS, "lsvi-ucb-rff", "paper", "lock", H, budget)
+) + for_seeds(
+    SEEDS, "lsvi-ucb-rff", "paper", "lock", 6, 10_000, changes=(("reading", "product"),), variant="product"
 )
+"""The paper does not say what "on top of (s, a)" means: at H = 6 both readings."""
 BRIEE = tuple(
     s
     for H in (6, 12, 25, 50, 100)
