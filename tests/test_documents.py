@@ -4,6 +4,7 @@ The examples of docs/environments.md are run by tests/envs/test_docs.py.
 """
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -99,3 +100,12 @@ def test_commands_are_understood(line, tmp_path, monkeypatch):
         argv, _ = split_options(argv, "--env.")
         argv, _ = split_options(argv, "--rich.")
     parse(getattr(module, f"{command.title()}Args"), argv, f"briee {command}")
+
+
+@pytest.mark.parametrize("task", ["image-lock-h5-cnn", "minigrid-empty-5x5-mlp"])
+def test_published_episodes_of_other_decoders_are_those_of_the_runs(task):
+    runs = [ROOT / "results" / "agent" / f"{task}-s{seed}" for seed in (1, 12, 123, 1234, 12345)]
+    found = [json.loads((run / "summary.json").read_text()) for run in runs]
+    assert all(summary["solved"] for summary in found)
+    said = " ".join((ROOT / "docs" / "agent.md").read_text().split())
+    assert ", ".join(f"{summary['episodes_to_solve']:,}" for summary in found) + " episodes" in said
