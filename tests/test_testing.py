@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from briee import algorithms
 from briee.agent import BRIEE, Agent
+from briee.baselines import BASELINES
 from briee.briee import BRIEE as Algorithm
 from briee.choose import with_value
+from briee.envs import CombinationLock
 from briee.testing import check_agent, equal
 from test_agent import make_env, tiny
 
@@ -40,10 +43,31 @@ def test_presets_keep_the_contract(preset):
     assert agent.iterations == 2
 
 
+def picture_lock() -> CombinationLock:
+    return CombinationLock(horizon=2, num_actions=3, emission="image", templates=1)
+
+
+STANDARD = replace(tiny(), features=replace(tiny().features, standardize=True))
+WAYS: dict[str, dict[str, Any]] = {
+    "reward-free": {"algorithm": "reward-free", "config": tiny()},
+    "stationary": {"algorithm": "stationary"},
+    "mlp": {"decoder": "mlp", "config": tiny()},
+    "standardised": {"decoder": "mlp", "config": STANDARD},
+    "cnn": {"decoder": "cnn", "config": tiny(), "env": picture_lock()},
+}
+
+
+def test_every_algorithm_is_checked():
+    """The baselines have a test of their own, and so has the preset theory."""
+    own = {way.get("algorithm", "briee") for way in WAYS.values()}
+    assert own | set(BASELINES) == set(algorithms.ALGORITHMS)
+
+
 @SLOW
-@pytest.mark.parametrize("settings", [{"algorithm": "reward-free"}, {"decoder": "mlp"}])
-def test_other_ways_to_learn_keep_the_contract(settings):
-    check_agent(lambda seed: Agent(make_env(), "paper", config=tiny(), seed=seed, **settings), iterations=1)
+@pytest.mark.parametrize("way", WAYS)
+def test_other_ways_to_learn_keep_the_contract(way):
+    settings: dict[str, Any] = {"env": make_env()} | WAYS[way]
+    check_agent(lambda seed: Agent(**settings, seed=seed), iterations=1)
 
 
 class Forgetful(Algorithm):
