@@ -115,8 +115,9 @@ def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
         curves(runs, "accuracy", "Latent states decoded correctly", f"{band}. Only for environments "
                "that know their latent states; nothing of it reaches the learner.", "decoder_accuracy",
                "share of observations"),
-        curves(runs, "gap", "RepLearn's gap", f"{band}. The largest objective that the last discriminator "
-               "reached, over levels (Algorithm 2, line 6): what other features could still predict better.",
+        curves(runs, "gap", "RepLearn's gap", f"{band}. What other features could still predict better: the "
+               "largest objective that the last discriminator reached, over levels (Algorithm 2, line 6); "
+               "with the preset efficient, the mean objective of the levels' fits.",
                "replearn_gap", "objective", log=True),
         spent(runs),
     ]  # fmt: skip
@@ -133,7 +134,7 @@ def curves(
     runs: Sequence[RunContents], key: str, title: str, caption: str, column: str, y_label: str, *,
     log: bool = False, reference: float | None = None,
 ) -> Lines | None:  # fmt: skip
-    """Every run thin, the median of its group bold."""
+    """Every run thin, the median of its group bold; `log`arithmic where the values span a decade."""
     groups = list(dict.fromkeys(run.group for run in runs))
     lines: list[Line] = []
     for index, group in enumerate(groups):
@@ -147,7 +148,9 @@ def curves(
         lines += [Line(run.label, x, y, index, bold=alone) for run, x, y in members]
         if len(members) > 1:
             lines.append(_median(members[0][0].title, [(x, y) for _, x, y in members], index))
-    return Lines(key, title, caption, y_label, tuple(lines), log, reference) if lines else None
+    values = np.concatenate([line.y for line in lines]) if lines else np.ones(1)
+    log = log and values.max() >= 10 * values.min()
+    return Lines(key, title, caption, y_label, tuple(lines), bool(log), reference) if lines else None
 
 
 def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], group: int) -> Line:

@@ -189,7 +189,7 @@ def _layout(x_axis: Drawn, y_axis: Drawn, height: int) -> Drawn:
         "xaxis": x_axis,
         "yaxis": y_axis,
         "height": height,
-        "margin": {"l": 56, "r": 16, "t": 16, "b": 48},
+        "margin": {"l": 56, "r": 16, "t": 16, "b": 52},
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
         "hovermode": "closest",
         "autosize": True,
