@@ -7,7 +7,7 @@ import pytest
 
 from briee.cli import main
 from briee.experiments import FIGURES
-from briee.experiments.ablation import OTHER, switched, variants
+from briee.experiments.ablation import OTHER, switched
 from briee.experiments.finished import Finished
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce, run_setting
@@ -21,6 +21,7 @@ def test_every_run_has_a_configuration_and_a_directory_of_its_own(name):
     for settings in (figure.settings, figure.smoke):
         assert len({setting.name for setting in settings}) == len(settings)
         for setting in settings:
+            assert "," not in setting.variant, "--only could not name it"
             spec = setting.spec()
             assert spec.episodes == setting.episodes
             assert spec.env_arguments == {"instance_seed": setting.seed, **dict(setting.arguments)}
@@ -37,9 +38,6 @@ def test_all_switches_together_make_the_released_program():
     whole = Setting("briee", "paper", "lock", 12, 1, changes=sum(switched(12).values(), ()))
     own = Setting("briee", "released", "lock", 12, 1, changes=sum(OTHER.values(), ()))
     assert whole.spec().config == own.spec().config
-    assert set(switched(12)) == {setting.variant for setting in variants(6, 1)} - {
-        "noise on H + 3 coordinates"
-    }
 
 
 @pytest.mark.parametrize("name", FIGURES)

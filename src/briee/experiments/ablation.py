@@ -21,7 +21,7 @@ RELEASED: dict[str, tuple[str, ...]] = {
     "alternating ascent": ("replearn.ascent",),
     "do not wait for the rival": ("replearn.wait_for_rival",),
     "bonus from all data": ("bonus.covariance",),
-    "Q clipped, not the bonus": ("bonus.cap", "lsvi.clip"),
+    "Q clipped instead of the bonus": ("bonus.cap", "lsvi.clip"),
     "optimistic policy evaluated": ("evaluation.policy",),
 }
 """Variants with some fields of the preset `paper` as in `released`; together they are all that differ."""
@@ -48,11 +48,12 @@ def _value(config: Any, path: str) -> Any:
 
 
 def variants(horizon: int, seed: int) -> list[Setting]:
-    """All runs of a horizon and a seed."""
+    """All runs of a horizon and a seed; the last has all that `released` changes."""
     about = ("briee", "paper", "lock", horizon, BUDGETS[horizon], seed)
     runs = [Setting(*about, changes=changes, variant=name) for name, changes in switched(horizon).items()]
     noise = Setting(*about, variant="noise on H + 3 coordinates", arguments=(("noise_coordinates", "first"),))
-    return [*runs, noise]
+    whole = Setting("briee", "released", "lock", horizon, BUDGETS[horizon], seed)
+    return [*runs, noise, whole]
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
