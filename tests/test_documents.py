@@ -109,3 +109,16 @@ def test_published_episodes_of_other_decoders_are_those_of_the_runs(task):
     assert all(summary["solved"] for summary in found)
     said = " ".join((ROOT / "docs" / "agent.md").read_text().split())
     assert ", ".join(f"{summary['episodes_to_solve']:,}" for summary in found) + " episodes" in said
+
+
+def test_published_costs_of_checkpoints_are_those_measured():
+    found = json.loads((ROOT / "results" / "agent" / "checkpoints.json").read_text())
+    said = " ".join((ROOT / "docs" / "metrics.md").read_text().split())
+    efficient, paper = found["efficient"], found["paper"]
+    assert found["horizon"] == 100
+    assert f"{efficient['megabytes']:.0f} MB with the preset `efficient`" in said
+    assert f"written in {efficient['seconds_write']:.1f} s" in said
+    assert f"{paper['megabytes'] / 1000:.2f} GB, written in {paper['seconds_write']:.1f} s" in said
+    assert f"{paper['seconds_write_processor']:.1f} s of its processors" in said
+    assert efficient["share_of_run"] < 0.1
+    assert f"{efficient['share_of_run']:.1%} of its time".replace("%", " %") in said
