@@ -136,3 +136,20 @@ def test_which_ingredients_of_the_efficient_preset_matter():
         assert np.isinf(by_variant[" no forward term"]).all()
         for variant in (" no backward term", " principal components", " no doubt"):
             assert 0.8 * whole < np.median(by_variant[variant]) < 1.2 * whole, (world, variant)
+
+
+def test_which_differences_between_the_text_and_the_released_program_matter():
+    variants: dict[str, list[float]] = {}
+    for row in table("ablation"):
+        if row["horizon"] == "6" and row["finished"] == "True":
+            name = row["label"].removeprefix("briee paper").strip()
+            variants.setdefault(name, []).append(float(row["episodes_to_solve"] or np.inf))
+    whole = variants[""]
+    assert len(whole) == len(SEEDS)
+    for name in ("64 discriminator steps", "alternating ascent", "do not wait for the rival"):
+        assert min(variants[name]) > 1.2 * max(whole), name
+    for name in ("bonus from all data", "Q clipped instead of the bonus", "optimistic policy evaluated"):
+        assert 0.8 * min(whole) < np.median(variants[name]) < 1.2 * max(whole), name
+    for name in ("first features of the last update", "0.01 on the mean loss"):
+        assert np.isinf(variants[name]).all(), name
+    assert abs(np.median(variants["briee released"]) - np.median(whole)) < 0.2 * np.median(whole)
