@@ -15,8 +15,8 @@ def plot_episodes_to_solve(
 ) -> None:
     """Episodes to solve against the horizon: median and range over seeds.
 
-    A run that was not solved is an open triangle at the episodes it used. `references` are published numbers:
-    name -> ({horizon: episodes}, source).
+    A run that was not solved is an open triangle at the episodes it used, a square if it is unfinished.
+    `references` are published numbers: name -> ({horizon: episodes}, source).
     """
     figure, axis = new_figure(caption)
     by_label: dict[str, list[Any]] = defaultdict(list)
@@ -29,7 +29,9 @@ def plot_episodes_to_solve(
             if row["episodes_to_solve"]:
                 solved[int(row["horizon"])].append(int(row["episodes_to_solve"]))
             else:
-                axis.plot(int(row["horizon"]), int(row["episodes"]), "^", color=colour, fillstyle="none")
+                axis.plot(
+                    int(row["horizon"]), int(row["episodes"]), censored(row), color=colour, fillstyle="none"
+                )
         horizons = sorted(solved)
         median = [float(np.median(solved[h])) for h in horizons]
         span = [[m - min(solved[h]), max(solved[h]) - m] for h, m in zip(horizons, median, strict=True)]
@@ -48,13 +50,19 @@ def plot_episodes_to_solve(
     axis.minorticks_off()
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     axis.set_title(
-        "lines: median and range over seeds; triangles: not solved within their budget", fontsize=8
+        "lines: median and range over seeds; triangles: not solved within their budget, squares: unfinished",
+        fontsize=8,
     )
     figure.savefig(path, dpi=150)
 
 
+def censored(row: Mapping[str, str]) -> str:
+    """The mark of a run that was not solved: its budget is spent, or it is unfinished."""
+    return "^" if row["finished"] == "True" else "s"
+
+
 def plot_variants(runs: Table, path: Path, caption: str) -> None:
-    """Episodes to solve of every variant, a panel for each world; open triangles: not solved."""
+    """Episodes to solve of every variant, a panel per world; triangle: not solved, square: unfinished."""
     from matplotlib.figure import Figure
 
     worlds, labels = (list(dict.fromkeys(row[name] for row in runs)) for name in ("world", "label"))
@@ -65,13 +73,14 @@ def plot_variants(runs: Table, path: Path, caption: str) -> None:
         for row in (row for row in runs if row["world"] == world):
             y = labels.index(row["label"])
             if not row["episodes_to_solve"]:
-                axis.plot(int(row["episodes"]), y, "^", color="C3", fillstyle="none")
+                axis.plot(int(row["episodes"]), y, censored(row), color="C3", fillstyle="none")
                 continue
             axis.plot(int(row["episodes_to_solve"]), y, "o", color="C0")
             complete += [int(row["episodes_to_solve"])] if y == 0 else []
         if complete:
             axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
         axis.set(title=world, xlabel="training episodes until solved", xlim=(0, None))
+        axis.locator_params(axis="x", nbins=5)
         axis.grid(alpha=0.3)
     axes[0].set_yticks(range(len(labels)), labels, fontsize=8)
     axes[0].invert_yaxis()
