@@ -118,7 +118,7 @@ def _(figure: Map) -> Drawn:
     data.append({
         "type": "scatter", "mode": "markers", "x": [node.level for node in figure.nodes],
         "y": [-node.lane for node in figure.nodes], "text": [node.about for node in figure.nodes],
-        "hovertemplate": "%{text}<extra></extra>", "showlegend": False,
+        "hovertemplate": "%{text}<extra></extra>", "showlegend": False, "cliponaxis": False,
         "marker": {
             "size": [10 + 30 * node.share**0.5 for node in figure.nodes], "color": values, "opacity": 1,
             "colorscale": "Viridis", "cmin": min(0.0, *values) if values else 0,
@@ -131,8 +131,8 @@ def _(figure: Map) -> Drawn:
               "zeroline": False, "range": [-0.5, figure.horizon - 0.5]}  # fmt: skip
     y_axis = {"visible": False, "range": [-figure.lanes + 0.45, 0.55]}
     layout = _layout(x_axis, y_axis, 130 + 80 * figure.lanes)
-    layout["hovermode"] = "closest"
-    return {"data": data, "layout": layout, "width": max(340, 130 + 56 * figure.horizon)}
+    layout["margin"] = layout["margin"] | {"l": 8}  # its vertical axis is not shown
+    return {"data": data, "layout": layout, "width": max(340, 76 + 44 * figure.horizon)}
 
 
 def _edge_traces(figure: Map, planned: bool) -> list[Drawn]:
