@@ -145,8 +145,8 @@ def _estimate(latents: int, best: float) -> list[Finding]:
         f"num_latents={latents + 1} or more")]  # fmt: skip
     if best > 0.9:
         found.append(Finding("warning", "the next observation is almost a linear function of the current "
-            "one: that looks like continuous dynamics, for which BRIEE is not made and the number above means "
-            "nothing, unless it is latent states with hardly any noise"))  # fmt: skip
+            "one: that looks like continuous dynamics, for which BRIEE is not made and the number above "
+            "means nothing, unless it is latent states with hardly any noise"))  # fmt: skip
     elif latents > 10:
         found.append(Finding("note", "so many directions can also mean that the dynamics are continuous: "
             "the estimate cannot tell a large block MDP from one that is none"))  # fmt: skip
