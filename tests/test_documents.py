@@ -119,6 +119,6 @@ def test_published_costs_of_checkpoints_are_those_measured():
     assert f"{efficient['megabytes']:.0f} MB with the preset `efficient`" in said
     assert f"written in {efficient['seconds_write']:.1f} s" in said
     assert f"{paper['megabytes'] / 1000:.2f} GB, written in {paper['seconds_write']:.1f} s" in said
-    assert f"{paper['seconds_write_processor']:.1f} s of its processors" in said
+    assert f"{paper['seconds_write_processor']:.1f} s of the processors" in said
     assert efficient["share_of_run"] < 0.1
     assert f"{efficient['share_of_run']:.1%} of its time".replace("%", " %") in said
