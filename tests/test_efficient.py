@@ -106,6 +106,7 @@ def test_labels_are_those_of_the_decoders_that_are_stored(trained):
 def test_levels_are_fitted_when_their_data_grew(algorithm, trained):
     first = algorithm.collect(algorithm.init(jax.random.key(0)))
     assert algorithm.due(first) == []  # too few rows yet
+    assert algorithm.due(algorithm.collect(first)) == list(range(H + 1))  # all for the first time
     grown = replace(trained, growth=jnp.zeros(H + 1).at[3].set(100.0).at[1].set(7.0))
     assert algorithm.due(grown) == [1, 3]
     fitted = algorithm.represent(grown)
@@ -143,14 +144,32 @@ def test_a_lock_is_opened_with_few_episodes_and_decoded(algorithm):
         assert not set(np.asarray(psi_good.argmax(1))) & set(np.asarray(psi_bad.argmax(1)))
 
 
-def test_exploration_turns_half_greedy_when_nothing_is_left_to_discover(algorithm, trained):
-    settled = replace(trained, plan=replace(trained.plan, chance=jnp.float32(0.0)))
-    one, two = algorithm.collect(settled), algorithm.collect(trained)
-    half = algorithm.config.explore.episodes // 2
-    rows = slice(int(trained.episodes), int(trained.episodes) + 2 * half)
-    a, b = (np.asarray(s.strata.action[:, rows]) for s in (one, two))
-    np.testing.assert_array_equal(a[:, :half], b[:, :half])
-    assert not np.array_equal(a[:, half:], b[:, half:])
+def test_every_second_round_is_greedy_when_nothing_is_left_to_discover(algorithm, trained):
+    explore = replace(algorithm.config.explore, settled=2.0)  # always
+    one, two = Efficient(algorithm.sampler, replace(algorithm.config, explore=explore)), algorithm
+    part = explore.episodes // explore.rounds
+    rows = slice(int(trained.episodes), int(trained.episodes) + 2 * part)
+    a, b = (np.asarray(each.collect(trained).strata.action[:, rows]) for each in (one, two))
+    np.testing.assert_array_equal(a[:, :part], b[:, :part])
+    assert not np.array_equal(a[:, part:], b[:, part:])
+
+
+def test_what_a_round_tried_is_not_tried_again_in_the_next(algorithm):
+    """At the last level, with one label and A actions, A rounds of one episode try all of them."""
+    A = algorithm.sampler.num_actions
+    explore = replace(algorithm.config.explore, episodes=A, rounds=A)
+    careful = Efficient(algorithm.sampler, replace(algorithm.config, explore=explore))
+    actions = np.asarray(careful.collect(careful.init(jax.random.key(0))).strata.action[-1, :A])
+    assert np.unique(actions).size == A
+
+
+def test_levels_from_where_nothing_is_to_be_discovered_do_not_grow(algorithm, trained):
+    hopeless = trained.plan.discovery.at[3].set(0.0)
+    state = replace(trained, plan=replace(trained.plan, discovery=hopeless), growth=jnp.zeros(H + 1))
+    alike = replace(state, plan=replace(trained.plan, discovery=jnp.ones_like(hopeless)))
+    weighted, plain = (algorithm.collect(s).growth for s in (state, alike))
+    assert weighted[3] < plain[3]
+    assert plain[1] > 0
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ import pytest
 
 from briee.efficient_config import EfficientConfig
 from briee.lbfgs import minimise
-from briee.states import purest_noise, unfitted, with_region
+from briee.states import merge_close, purest_noise, unfitted, with_region
 from briee.strata import Strata
 from briee.varpro import (
     Problem,
     discriminators,
     fit_level,
+    label_mass,
     objective,
     unpack,
-    whitened_indicators,
 )
 
 
@@ -39,26 +39,25 @@ def test_lbfgs_follows_the_valley_of_rosenbrock_from_several_starts():
     assert (values < 1e-3).all()
 
 
-def random_problem(seed: int, n=40, m=30, d=3, A=2, T=2, G=4) -> Problem:
+def random_problem(seed: int, n=40, d=3, A=2, T=2) -> Problem:
     rng = np.random.default_rng(seed)
-    w, u = (np.arange(size) < size - 5 for size in (n, m))
-    one_hot = np.eye(A)[rng.integers(0, A, n)]
+    w = np.arange(n) < n - 5
+    mass = w * rng.random(n)
     rows = lambda x, weight: jnp.array(x * weight[:, None], jnp.float32)  # noqa: E731
     return Problem(
         x=rows(rng.normal(size=(n, d)), w),
-        action=rows(one_hot, w),
+        action=rows(np.eye(A)[rng.integers(0, A, n)], w),
         target=rows(rng.normal(size=(n, T)), w),
         weight=jnp.array(w, jnp.float32),
-        x_before=rows(rng.normal(size=(m, d)), u),
-        target_before=rows(rng.normal(size=(m, G)), u),
-        weight_before=jnp.array(u, jnp.float32),
+        itself=rows(rng.normal(size=(n, d)), np.sqrt(mass)),
+        mass=jnp.array(mass, jnp.float32),
     )
 
 
 def slow_objective(parameters, problem: Problem, K: int, ridge: float, decay: float) -> float:
     """The same number by least squares with explicit ridge rows, in double precision."""
     A, b = (np.asarray(part, np.float64) for part in unpack(jnp.asarray(parameters), K))
-    p = [np.asarray(x, np.float64) for x in problem]
+    x, action, target, w, itself, mass = (np.asarray(part, np.float64) for part in problem)
 
     def psi(x):
         e = np.exp(x @ A.T + b)
@@ -70,13 +69,9 @@ def slow_objective(parameters, problem: Problem, K: int, ridge: float, decay: fl
         goal = np.vstack([target, np.zeros((k, target.shape[1]))])
         return ((rows @ np.linalg.lstsq(rows, goal, rcond=None)[0] - goal) ** 2).sum()
 
-    x, action, target, w, x2, target2, u = p
-    forward = 0.0
-    for a in range(action.shape[1]):
-        mine = action[:, a] > 0
-        forward += smallest(psi(x[mine]), target[mine])
-    backward = smallest(psi(x2[u > 0]), target2[u > 0])
-    return forward / w.sum() + backward / u.sum() + decay * (A**2).sum()
+    forward = sum(smallest(psi(x[mine]), target[mine]) for mine in (action > 0).T)
+    compact = smallest(np.sqrt(mass)[:, None] * psi(x), itself)
+    return (forward + compact) / w.sum() + decay * (A**2).sum()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -92,38 +87,31 @@ def test_the_objective_and_its_gradient_through_the_eliminated_weights(seed):
         np.testing.assert_allclose(np.asarray(gradient) @ v, (ahead - behind) / 2e-4, rtol=1e-2, atol=1e-4)
 
 
-def test_indicators_explained_by_a_state_are_canonical_correlations():
+def test_discriminators_are_the_directions_that_stand_out_of_white_noise():
     rng = np.random.default_rng(0)
-    group = rng.integers(0, 5, 400)
-    state = np.where(rng.random(400) < 0.7, group % 2, rng.integers(0, 2, 400))
-    G = np.asarray(whitened_indicators(jnp.array(group), jnp.ones(400), 5, 1.0))
-    psi = np.eye(2)[state]
-    explained = ((psi @ np.linalg.lstsq(psi, G, rcond=None)[0]) ** 2).sum() / 400
-    table = psi.T @ np.eye(5)[group] / 400
-    expected = (table**2 / np.outer(table.sum(1), table.sum(0))).sum() - 1  # chi-squared over n
-    np.testing.assert_allclose(explained, expected, rtol=1e-3)
-
-
-def test_discriminators_find_what_the_group_predicts():
-    rng = np.random.default_rng(0)
-    group = rng.integers(0, 6, 300)
+    state = rng.integers(0, 2, 300)
     y = rng.normal(size=(300, 20))
-    y[:, 7] += 2.0 * (group % 2)
-    values = np.asarray(discriminators(jnp.array(y, jnp.float32), jnp.array(group), jnp.ones(300), 6, 1))
-    assert abs(np.corrcoef(values[:, 0], group % 2)[0, 1]) > 0.6
-    np.testing.assert_allclose((values**2).mean(), 1.0, rtol=1e-3)
+    y[:, 7] += 6.0 * state
+    values = np.asarray(discriminators(jnp.array(y, jnp.float32), jnp.ones(300), 2))
+    assert abs(np.corrcoef(values[:, 0], state)[0, 1]) > 0.9
+    assert (values[:, 1] ** 2).mean() < 0.01 * (values[:, 0] ** 2).mean()
+    assert 0.5 < (values**2).mean() <= 1.0
 
 
-def test_principal_components_prefer_loud_directions_to_predictable_ones():
-    rng = np.random.default_rng(0)
-    group = rng.integers(0, 6, 300)
-    y = rng.normal(size=(300, 20))
-    y[:, 3] *= 1.6
-    y[:, 7] += 2.0 * (group % 2)
-    data = (jnp.array(y, jnp.float32), jnp.array(group), jnp.ones(300), 6, 1)
-    loud, predictable = (np.asarray(discriminators(*data, weight))[:, 0] for weight in (0.0, 1.0))
-    assert abs(np.corrcoef(loud, y[:, 3])[0, 1]) > 0.8
-    assert abs(np.corrcoef(predictable, y[:, 7])[0, 1]) > 0.8
+@pytest.mark.parametrize(("n", "D"), [(60, 128), (500, 32)])
+def test_where_there_is_only_noise_nothing_is_to_be_predicted(n, D):
+    y = np.random.default_rng(0).normal(size=(n, D))
+    values = np.asarray(discriminators(jnp.array(y, jnp.float32), jnp.ones(n), 4))
+    assert (values**2).mean() < 0.05
+
+
+def test_rare_labels_weigh_as_much_as_common_ones_and_single_rows_do_not():
+    label = jnp.array([0] * 500 + [1] * 40 + [2])
+    mass = np.asarray(label_mass(label, jnp.ones(541), 4))
+    np.testing.assert_allclose(mass.sum(), 541, rtol=1e-4)
+    common, rare, single = (mass[np.asarray(label) == c].sum() for c in (0, 1, 2))
+    assert 0.7 < rare / common < 1.0
+    assert single / common < 0.1
 
 
 def test_loud_directions_do_not_lift_the_quiet_ones():
@@ -145,7 +133,32 @@ def test_noise_is_taken_from_the_purest_state():
     x[500:700, 0] += 20.0
     noise = purest_noise(jnp.array(x, jnp.float32), jnp.array(label), jnp.ones(900), 3)
     np.testing.assert_allclose(noise.factor @ noise.factor.T, np.diag(scale**2), atol=2.0, rtol=0.2)
-    assert noise.members.sum() == 500
+    assert noise.members[:500].sum() == 400  # the most central 80 %
+    assert noise.members[500:].sum() == 0
+
+
+def test_a_few_rows_of_another_state_do_not_count_as_noise():
+    """5 % of the rows with the only label lie 7 standard deviations apart, along the first axis."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 20))
+    x[:30, 0] += 7.0
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(600, int), jnp.ones(600), 3)
+    variance = np.diag(noise.factor @ noise.factor.T)
+    assert variance[0] < 1.3  # with those rows it is 3.3
+    np.testing.assert_allclose(variance[1:].mean(), 1.0, atol=0.1)
+    assert noise.members[:30].sum() <= 3
+
+
+@pytest.mark.parametrize(("gap", "states"), [(0.0, 1), (7.0, 2)])
+@pytest.mark.parametrize(("n", "D"), [(60, 128), (500, 16)])
+def test_pieces_of_one_cloud_are_one_state_and_two_clouds_are_two(gap, states, n, D):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n, D))
+    z[: n // 2, 0] += gap
+    direction = np.linalg.svd(z - z.mean(0))[2][0]  # where a cut looks best
+    label = ((z - z.mean(0)) @ direction > 0).astype(int)
+    alias = merge_close(jnp.array(z, jnp.float32), jnp.array(label), jnp.ones(n), 2, 4.0)
+    assert np.unique(alias).size == states
 
 
 def test_observations_unlike_all_states_are_novel():
@@ -156,7 +169,7 @@ def test_observations_unlike_all_states_are_novel():
     weight, bias = jnp.array(centres[:2] / 3, jnp.float32), jnp.zeros(2)
     data = jnp.array(x, jnp.float32)
     noise = purest_noise(data, jnp.argmax(data @ weight.T, 1), jnp.ones(600), 2)
-    decoder = with_region(weight, bias, noise, data, jnp.ones(600), 5.0)
+    decoder = with_region(weight, bias, noise, data, jnp.ones(600), 5.0, 4.0)
     fresh = lambda state, n: jnp.array((rng.normal(size=(n, 30)) + centres[state]) * 3.0, jnp.float32)  # noqa: E731
     assert np.mean(decoder.label(fresh(0, 2000)) == 0) > 0.99
     assert np.mean(decoder.label(fresh(2, 200)) == 2) == 1.0
@@ -167,7 +180,7 @@ def test_without_noise_no_known_observation_is_novel():
     x = jnp.array(np.eye(30)[np.random.default_rng(0).integers(0, 3, 300)], jnp.float32)
     label = jnp.argmax(x[:, :3], axis=1)
     noise = purest_noise(x, label, jnp.ones(300), 3)
-    decoder = with_region(jnp.eye(3, 30), jnp.zeros(3), noise, x, jnp.ones(300), 5.0)
+    decoder = with_region(jnp.eye(3, 30), jnp.zeros(3), noise, x, jnp.ones(300), 5.0, 4.0)
     np.testing.assert_array_equal(decoder.label(x), label)
     assert decoder.label(jnp.eye(30)[7]) == 3
 

@@ -8,6 +8,7 @@ cells to where a discovery is likeliest (`briee.cells`). An update is a pure fun
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Literal
 
@@ -80,35 +81,31 @@ class Efficient:
         )
 
     def collect(self, state: EfficientState) -> EfficientState:
-        """Run episodes to where a discovery is likeliest, half of them greedily once little is left to
-        discover; offer all their transitions to the strata."""
-        key, half = stream(state.key, "collect", int(state.iteration)), self.config.explore.episodes // 2
-        settled = float(state.plan.chance) < self.config.explore.settled
-        explore, second = (
-            self.policy(state, "optimistic"),
-            self.policy(state, "greedy" if settled else "optimistic"),
-        )
-        batches = [
-            self.sampler.rollout(policy, jax.random.fold_in(key, i), half)
-            for i, policy in enumerate((explore, second))
-        ]
-        trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
+        """Run episodes to where a discovery is likeliest, every second round of them greedily once little is
+        left to discover; offer all their transitions to the strata. What a round tried counts as tried for
+        the next, by the decoders as they are."""
+        key, explore = stream(state.key, "collect", int(state.iteration)), self.config.explore
+        E, L, A = explore.episodes // explore.rounds, self.config.num_latents + 1, self.sampler.num_actions
+        cells, rounds = _count(state.strata, L, A), []
+        for i in range(explore.rounds):
+            plan = _plan(cells, explore) if i else state.plan
+            settled = i % 2 == 1 and float(plan.chance) < explore.settled
+            policy = self.policy(replace(state, plan=plan), "greedy" if settled else "optimistic")
+            rounds.append(self.sampler.rollout(policy, jax.random.fold_in(key, i), E))
+            cells = _count_further(cells, state.decoder, rounds[-1])
+        trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rounds)
         strata, grown = _insert(
-            state.strata,
-            state.decoder,
-            trajectories,
-            stream(key, "priority"),
-            self.sampler.num_actions,
+            state.strata, state.decoder, state.plan, trajectories, stream(key, "priority"), A,
             self.config.strata.stratified,
-        )
-        before = jnp.pad(grown, (1, 0)) + jnp.pad(grown, (0, 1))  # a level's data and those that lead to it
+        )  # fmt: skip
+        edge = partial(jnp.pad, mode="edge")  # a level's own data, and those that lead to it
         return replace(
             state,
-            episodes=state.episodes + 2 * half,
-            env_steps=state.env_steps + 2 * half * self.sampler.horizon,
+            episodes=state.episodes + explore.rounds * E,
+            env_steps=state.env_steps + explore.rounds * E * self.sampler.horizon,
             strata=strata,
-            growth=state.growth + before,
-            explore_return=batches[0].reward.sum(axis=1).mean(),
+            growth=state.growth + edge(grown, (1, 0)) + edge(grown, (0, 1)),
+            explore_return=rounds[0].reward.sum(axis=1).mean(),
             reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
         )
 
@@ -140,19 +137,19 @@ class Efficient:
         )
 
     def due(self, state: EfficientState) -> list[int]:
-        """Levels to fit now, in ascending order."""
+        """Levels to fit now, in ascending order: at first all, then those that grew most."""
         rule, growth = self.config.refit, np.asarray(state.growth)
         if int(state.episodes) < rule.min_rows:
             return []
+        if not np.asarray(state.decoder.fitted).all():
+            return list(range(len(growth)))
         order = np.argsort(-growth, kind="stable")[: rule.max_levels]
-        enough = rule.growth if float(state.plan.chance) >= rule.doubt else 0.0
-        return sorted(int(h) for h in order if growth[h] > enough)
+        return sorted(int(h) for h in order if growth[h] > rule.growth)
 
     def plan(self, state: EfficientState) -> EfficientState:
         """Values of every cell for exploration and for reward."""
-        L = self.config.num_latents + 1
-        plan = _plan(state.strata, L, self.sampler.num_actions, self.config.explore)
-        return replace(state, plan=plan, iteration=state.iteration + 1)
+        cells = _count(state.strata, self.config.num_latents + 1, self.sampler.num_actions)
+        return replace(state, plan=_plan(cells, self.config.explore), iteration=state.iteration + 1)
 
     def policy(self, state: EfficientState, kind: Literal["greedy", "optimistic"] = "greedy") -> CellPolicy:
         """`greedy` maximises the reward, `optimistic` the chance of a discovery."""
@@ -187,16 +184,39 @@ class Efficient:
         }
 
 
+_count = eqx.filter_jit(count_cells)
+
+
+@jax.jit
+def _count_further(cells, decoder: StateDecoder, trajectories: Trajectories):
+    """Counts and rewards of cells, with those of further episodes."""
+    counts, rewards = cells
+    label, action = _label(decoder, trajectories)[1], trajectories.action
+    level = jnp.broadcast_to(jnp.arange(action.shape[1]), action.shape)
+    cell = level, label[:, :-1], action
+    return counts.at[*cell, label[:, 1:]].add(1.0), rewards.at[*cell].add(trajectories.reward)
+
+
+def _label(decoder: StateDecoder, trajectories: Trajectories):
+    """Observations as vectors [E, H+1, D], and their labels."""
+    observation = trajectories.observation
+    observation = observation.reshape(*observation.shape[:2], -1).astype(jnp.float32)
+    return observation, jax.vmap(StateDecoder.label, (0, 1), 1)(decoder, observation)
+
+
 @eqx.filter_jit
 def _insert(
-    strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int, stratified: bool
-):
-    E, levels = trajectories.observation.shape[:2]
-    observation = trajectories.observation.reshape(E, levels, -1).astype(jnp.float32)
-    label = jax.vmap(StateDecoder.label, (0, 1), 1)(decoder, observation)
+    strata: Strata, decoder: StateDecoder, plan: Plan, trajectories: Trajectories, key, num_actions: int,
+    stratified: bool,
+):  # fmt: skip
+    """The strata with these episodes, and how much each level grew: the sum over new rows of 1 / (n + 1), n
+    the size of their strata, each as far as a discovery was still likely from there."""
+    observation, label = _label(decoder, trajectories)
     groups = (decoder.bias.shape[1] + 1) * num_actions
     action, reward = trajectories.action, trajectories.reward
-    return insert(strata, observation, action, reward, label, key, groups, num_actions, stratified)
+    strata, tries = insert(strata, observation, action, reward, label, key, groups, num_actions, stratified)
+    hope = jnp.take_along_axis(plan.discovery.max(-1), label[:, :-1].T, axis=1)
+    return strata, jnp.sum(jnp.minimum(hope / plan.chance, 1.0) / (tries + 1.0), axis=1)
 
 
 @eqx.filter_jit
@@ -227,11 +247,11 @@ def _replace_level(parts, h, result):
 
 
 @eqx.filter_jit
-def _plan(strata: Strata, num_labels: int, num_actions: int, explore: ExploreConfig) -> Plan:
-    counts, rewards = count_cells(strata, num_labels, num_actions)
+def _plan(cells, explore: ExploreConfig) -> Plan:
+    counts, rewards = cells
     return plan_cells(counts, rewards, trial_values(counts, explore))
 
 
 @jax.jit
 def _decode(decoder: StateDecoder, observations: Float[Array, "n ..."]) -> Float[Array, "n K"]:
-    return jax.nn.softmax(decoder.logits(observations.reshape(observations.shape[0], -1)))
+    return decoder.probabilities(observations.reshape(observations.shape[0], -1))

@@ -27,32 +27,29 @@ class FitConfig:
 
     directions: int = 4
     """T, directions of the next observation that the latent state and the action have to predict."""
-    discriminators: Literal["predictable", "variance"] = "predictable"
-    """Directions that stand out and can be predicted, or plain principal components."""
     forward: float = 1.0
     """Weight of predicting those directions and the reward."""
     ridge: float = 1.0
     """lambda of every eliminated regression, on sums over the rows."""
-    backward: float = 0.05
-    """beta, the weight of telling the previous (latent state, action) from the latent state."""
-    compact: float = 0.1
-    """gamma, the weight of reconstructing the observation itself within the decoder's subspace."""
+    compact: float = 0.5
+    """gamma, the weight of reconstructing the observation itself within the decoder's subspace, every label
+    alike."""
     decay: float = 0.2
     """Weight decay: the price of variance of the scores within a latent state."""
     reward: float = 0.5
     """Weight of the reward as a further discriminator, against 1 for all directions together."""
-    few: float = 5.0
-    """Groups with fewer rows than this count as if they had that many when indicators are whitened."""
     evaluations: int = 40
     """Evaluations of objective and gradient in one run of L-BFGS, at most."""
     radius: float = 5.0
     """An observation this many (robust) standard deviations further from every centre than usual is novel."""
 
+    apart: float = 4.0
+    """Parts of a decoder closer than this many standard deviations are taken for one state."""
+
     def __post_init__(self) -> None:
         require(self, ">= 1", "directions", "evaluations")
-        require(self, "> 0", "ridge", "few", "radius")
-        require(self, ">= 0", "forward", "backward", "compact", "decay", "reward")
-        require_choice(self, discriminators=("predictable", "variance"))
+        require(self, "> 0", "ridge", "radius")
+        require(self, ">= 0", "forward", "compact", "decay", "reward")
 
 
 @dataclass(frozen=True)
@@ -61,17 +58,15 @@ class RefitConfig:
 
     min_rows: int = 40
     """Rows that a level needs for its first fit."""
-    growth: float = 6.0
-    """A level is due when its strata and those before it have grown by this factor in logarithm, summed."""
+    growth: float = 1.0
+    """A level is due when its strata and those before it have grown by this much: 1 / (n + 1) for each new
+    row of a stratum of n, times the chance of a discovery from there relative to that of an episode."""
     max_levels: int = 8
     """Levels fitted in one update, at most: those that grew most."""
-    doubt: float = 0.25
-    """Below this probability of a discovery the threshold `growth` falls to 0: an old decoder may be what
-    hides the rest."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "min_rows", "max_levels")
-        require(self, ">= 0", "growth", "doubt")
+        require(self, ">= 0", "growth")
 
 
 @dataclass(frozen=True)
@@ -84,11 +79,13 @@ class ExploreConfig:
     known_after: int = 2
     """Tries after which the rule `tries` takes a cell for known."""
     episodes: int = 20
-    """Episodes between two plans."""
+    """Episodes of one update."""
+    rounds: int = 4
+    """Parts of these episodes; what a part tried counts as tried for the next."""
     tolerance: float = 0.8
     """Actions whose probability of a discovery is at least this share of the best are chosen alike."""
     settled: float = 0.05
-    """Once an episode discovers something with less than this probability, half of all episodes follow the
+    """Once an episode discovers something with less than this probability, every second round follows the
     greedy policy."""
     max_tries: int = 32
     """Tries after which the probability of a discovery is not distinguished any further."""
@@ -96,8 +93,9 @@ class ExploreConfig:
     """Imaginary cells behind the estimated probability of a discovery; they discover with 1 / (n + 1)."""
 
     def __post_init__(self) -> None:
-        require(self, ">= 2", "episodes")
-        require(self, ">= 1", "max_tries", "known_after")
+        require(self, ">= 1", "episodes", "rounds", "max_tries", "known_after")
+        if self.episodes < self.rounds:
+            raise ValueError(f"episodes ({self.episodes}) must be at least as many as rounds ({self.rounds})")
         require(self, ">= 0", "tolerance", "settled", "prior_cells")
         require_choice(self, rule=("discovery", "tries", "bonus"))
 

@@ -61,7 +61,7 @@ _UNROLLED = define_prng_impl(
     seed=_seed,
     split=lambda key, shape: jnp.stack(_counted(key, shape), axis=-1),
     random_bits=_bits,
-    fold_in=lambda key, data: jnp.stack(_threefry(key, *_seed(data))),
+    fold_in=lambda key, data: jnp.stack(_threefry(key, *_seed(jnp.asarray(data)))),
     name="threefry-unrolled",
     tag="unrolled",
 )

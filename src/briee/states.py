@@ -8,15 +8,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+from scipy.stats import chi2
 
 from briee.linalg import factorise, log_determinant
 
 NEVER = -1e6
 """Bias of a latent state that no observation has."""
+CENTRAL = 0.8
+"""Share of a label's rows that its covariance is estimated on: those nearest to its centre."""
 
 
 class StateDecoder(eqx.Module):
-    """psi(s) = softmax(A s + b), and the region where it may be trusted: within `radius` of a centre."""
+    """psi(s) = softmax(A s + b), and the region where it may be trusted: within `radius` of a centre. Its K
+    parts are latent states, or pieces of one: those with the same `alias` are the same state."""
 
     weight: Float[Array, "*H K D"]
     bias: Float[Array, "*H K"]
@@ -24,6 +28,7 @@ class StateDecoder(eqx.Module):
     whiten: Float[Array, "*H D D"]
     centre: Float[Array, "*H K D"]
     radius: Float[Array, "*H"]
+    alias: Int[Array, "*H K"]
     fitted: Bool[Array, "*H"]
 
     def logits(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n K"]:
@@ -34,9 +39,13 @@ class StateDecoder(eqx.Module):
         """White coordinates."""
         return (observation - self.mean) @ self.whiten.T
 
+    def probabilities(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n K"]:
+        """psi(s), pieces of one state added up."""
+        return jax.nn.softmax(self.logits(observation)) @ jax.nn.one_hot(self.alias, self.alias.shape[-1])
+
     def nearest(self, observation: Float[Array, "*n D"]) -> Int[Array, "*n"]:
         """The likeliest latent state, 0 to K - 1."""
-        return jnp.argmax(self.logits(observation), axis=-1).astype(jnp.int32)
+        return self.alias[jnp.argmax(self.logits(observation), axis=-1)]
 
     def label(self, observation: Float[Array, "*n D"]) -> Int[Array, "*n"]:
         """The likeliest latent state, or K where the observation is far from all of them."""
@@ -54,6 +63,7 @@ def unfitted(levels: int, num_latents: int, dimension: int) -> StateDecoder:
         whiten=jnp.broadcast_to(jnp.eye(dimension), (levels, dimension, dimension)),
         centre=jnp.zeros((levels, num_latents, dimension)),
         radius=jnp.full(levels, jnp.inf),
+        alias=jnp.broadcast_to(jnp.arange(num_latents, dtype=jnp.int32), (levels, num_latents)),
         fitted=jnp.zeros(levels, bool),
     )
 
@@ -76,9 +86,9 @@ class Noise(eqx.Module):
 def purest_noise(
     observation: Float[Array, "n D"], label: Int[Array, " n"], weight: Float[Array, " n"], num_latents: int
 ) -> Noise:
-    """The covariance within the purest latent state: that of the smallest determinant, shrunk towards a
-    multiple of the identity. States that the decoder still mixes up look noisier than they are, so a mean
-    over all of them would hide just the directions that tell them apart.
+    """The covariance within the purest latent state: that of the smallest determinant, of its most central
+    rows, shrunk towards a multiple of the identity. States that the decoder still mixes up look noisier than
+    they are, so a mean over all rows would hide just the directions that tell them apart.
 
     The multiple is the harmonic mean of the shrunk covariance's own eigenvalues, by fixed-point iteration: an
     arithmetic mean would lift the quiet directions, in which states differ, to the level of the loud ones.
@@ -91,26 +101,52 @@ def purest_noise(
     spread = jnp.sum(weight[:, None] * (observation - mean) ** 2) / jnp.maximum(weight.sum(), 1.0) / D
     residual = observation - jnp.take(centre, label, axis=0, mode="clip")
 
-    def covariance(member, n):
-        rows = residual * member[:, None]
-        return rows.T @ rows / jnp.maximum(n - 1, 1.0)
-
-    def shrunk(raw, n, scale):
-        shrink = D / (n + D)
-        return (1 - shrink) * raw + (shrink * scale + 1e-3 * spread + 1e-8) * jnp.eye(D)
-
     def volume(member, n):
-        raw = covariance(member, n)
-        return log_determinant(shrunk(raw, n, jnp.trace(raw) / D))
+        raw = covariance(residual, member)
+        return log_determinant(shrunk(raw, n, spread, jnp.trace(raw) / D))
 
     volumes = jax.lax.map(lambda args: volume(*args), (one_hot.T, size))
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
-    raw, n = covariance(one_hot[:, best], size[best]), size[best]
-    harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, scale))[1] ** 2)  # noqa: E731
+    central = most_central(residual, one_hot[:, best], spread)
+    raw, n = covariance(residual, central), central.sum()
+    raw = raw / float(chi2.cdf(chi2.ppf(CENTRAL, D), D + 2) / CENTRAL)  # what is cut off is the widest
+    harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, spread, scale))[1] ** 2)  # noqa: E731
     scale = jax.lax.fori_loop(0, 3, harmonic, jnp.trace(raw) / D)
-    factor, whiten = factorise(shrunk(raw, n, scale))
-    share = (1 - D / (size[best] + D)) / jnp.maximum(size[best] - 1, 1.0)
-    return Noise(mean, factor, whiten, one_hot[:, best], share)
+    factor, whiten = factorise(shrunk(raw, n, spread, scale))
+    share = (1 - D / (n + D)) / jnp.maximum(n - 1, 1.0)
+    return Noise(mean, factor, whiten, central, share)
+
+
+def covariance(rows: Float[Array, "n D"], member: Float[Array, " n"]) -> Float[Array, "D D"]:
+    """That of the rows whose `member` is 1, the others' is 0."""
+    n = member.sum()
+    rows = (rows - (member @ rows) / jnp.maximum(n, 1.0)) * member[:, None]
+    return rows.T @ rows / jnp.maximum(n - 1, 1.0)
+
+
+def shrunk(
+    raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""], scale: Float[Array, ""]
+) -> Float[Array, "D D"]:
+    """A covariance of n rows, shrunk by D / (n + D) towards scale I; never singular."""
+    D = raw.shape[0]
+    shrink = D / (n + D)
+    return (1 - shrink) * raw + (shrink * scale + 1e-3 * spread + 1e-8) * jnp.eye(D)
+
+
+def most_central(
+    rows: Float[Array, "n D"], member: Float[Array, " n"], spread: Float[Array, ""], steps: int = 2
+) -> Float[Array, " n"]:
+    """The members nearest to their centre by the covariance of those that were nearest before (steps towards
+    the minimum covariance determinant): a few rows of a state not yet told apart do not count as noise."""
+
+    def step(_, central):
+        raw, n = covariance(rows, central), central.sum()
+        whiten = factorise(shrunk(raw, n, spread, jnp.trace(raw) / rows.shape[1]))[1]
+        centre = (central @ rows) / jnp.maximum(n, 1.0)
+        distance = jnp.sum(((rows - centre) @ whiten.T) ** 2, axis=1)
+        return member * (distance <= jnp.nanquantile(jnp.where(member > 0, distance, jnp.nan), CENTRAL))
+
+    return jax.lax.fori_loop(0, steps, step, member)
 
 
 def with_region(
@@ -120,6 +156,7 @@ def with_region(
     observation: Float[Array, "n D"],
     valid: Float[Array, " n"],
     deviations: float,
+    apart: float,
 ) -> StateDecoder:
     """The states that (weight, bias) tells apart in these observations, as a Gaussian classifier in all D
     coordinates, with a radius that usual observations do not reach.
@@ -143,7 +180,31 @@ def with_region(
     weight = known @ noise.whiten
     bias = 0.5 * (D / jnp.maximum(size, 1.0) - jnp.sum(known**2, 1)) - weight @ noise.mean
     bias = jnp.where(size > 0, bias, NEVER)
-    return StateDecoder(weight, bias, noise.mean, noise.whiten, centre, radius, jnp.array(True))
+    nearest = jnp.argmax(observation @ weight.T + bias, axis=1)
+    alias = merge_close(z, nearest, valid, K, apart)
+    return StateDecoder(weight, bias, noise.mean, noise.whiten, centre, radius, alias, jnp.array(True))
+
+
+def merge_close(
+    z: Float[Array, "n D"], label: Int[Array, " n"], valid: Float[Array, " n"], num_latents: int, apart: float
+) -> Int[Array, " K"]:
+    """For each state the first one less than `apart` standard deviations from it, along the line between
+    their centres: halves of one normal distribution are 2.7 apart, two clusters that can be told apart from
+    single observations more than 4."""
+    K, D = num_latents, z.shape[1]
+    one_hot = jax.nn.one_hot(label, K) * valid[:, None]
+    size = jnp.maximum(one_hot.sum(0), 1.0)
+    centre = (one_hot.T @ z) / size[:, None]
+    line = centre[:, None] - centre  # [K, K, D]
+    along = jnp.einsum("nd,jkd->njk", z, line) - jnp.einsum("jd,jkd->jk", centre, line)
+    square = jnp.einsum("nj,njk->jk", one_hot, along**2)  # of state j, about its own centre
+    length = jnp.sum(line**2, -1)
+    variance = (square + square.T) / (size[:, None] + size) / jnp.maximum(length, 1e-12)
+    chance = D * (
+        1 / size[:, None] + 1 / size
+    )  # squared length that two means differ by if they are the same
+    close = (length - chance < apart**2 * variance) | jnp.eye(K, dtype=bool)
+    return jnp.argmax(close, axis=1).astype(jnp.int32)
 
 
 def farthest_first(

@@ -149,10 +149,11 @@ def _insert(strata: Strata, decoder: StateDecoder, trajectories: Trajectories, k
     label = at_level(decoder, 0).label(pairs)
     column = lambda x: x.reshape(-1, 1)  # noqa: E731
     groups = (decoder.bias.shape[1] + 1) * num_actions
-    return insert(
+    strata, tries = insert(
         strata, pairs, column(trajectories.action), column(trajectories.reward), label, key, groups,
         num_actions,
     )  # fmt: skip
+    return strata, jnp.sum(1 / (tries + 1.0), axis=1)
 
 
 @eqx.filter_jit

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from briee.efficient_config import EfficientConfig, StrataConfig
+from briee.efficient_config import EfficientConfig, RefitConfig, StrataConfig
 
 
 @dataclass(frozen=True)
@@ -20,4 +20,5 @@ class StationaryConfig(EfficientConfig):
     @classmethod
     def efficient(cls, horizon: int, dense: bool = False) -> "StationaryConfig":
         """One store for the data of all levels, and a discount whose horizon is about the episode's."""
-        return cls(strata=StrataConfig(rows=3072, fit_rows=1024), discount=1 - 1 / max(horizon, 2))
+        strata, refit = StrataConfig(rows=3072, fit_rows=1024), RefitConfig(growth=6.0)
+        return cls(strata=strata, refit=refit, discount=1 - 1 / max(horizon, 2))

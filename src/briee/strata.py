@@ -89,9 +89,9 @@ def insert(
     num_groups: int,
     num_actions: int,
     stratified: bool = True,
-) -> tuple[Strata, Float[Array, " H"]]:
-    """Offer every transition of E episodes to its level. Also returns how much each level grew: the sum of
-    1 / (n + 1) over new rows, n the size of their strata, about the growth of the logarithms of the sizes."""
+) -> tuple[Strata, Int[Array, "H E"]]:
+    """Offer every transition of E episodes to its level. Also returns the sizes of their strata just before
+    they came."""
     level = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
     priority = jax.random.uniform(key, action.shape)
     new = Strata(
@@ -105,7 +105,7 @@ def insert(
     )
     levels = jnp.arange(action.shape[1])[:, None]
     put = lambda old, rows: old.at[levels, slot].set(rows, mode="drop")  # noqa: E731
-    return jax.tree.map(put, strata, new), jnp.sum(1 / (tries + 1.0), axis=1)
+    return jax.tree.map(put, strata, new), tries
 
 
 def rank_in_group(group: Int[Array, " n"], priority: Float[Array, " n"]) -> Int[Array, " n"]:

@@ -12,19 +12,18 @@ CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
     "": (),
     "no strata": (("strata.stratified", False),),
     "no forward term": (("fit.forward", 0.0),),
-    "no backward term": (("fit.backward", 0.0),),
     "no compact term": (("fit.compact", 0.0),),
-    "principal components": (("fit.discriminators", "variance"),),
     "no novel states": (("fit.radius", 1e9),),
+    "no merged parts": (("fit.apart", 0.0),),
     "two tries": (("explore.rule", "tries"),),
     "bonus": (("explore.rule", "bonus"),),
-    "no doubt": (("refit.doubt", 0.0),),
     "refit all": (("refit.growth", 0.0), ("refit.max_levels", 26)),
-    "100 episodes between plans": (("explore.episodes", 100),),
+    "one round": (("explore.rounds", 1),),
+    "100 episodes an update": (("explore.episodes", 100), ("explore.rounds", 1)),
     "K = 6": (("num_latents", 6),),
 }
 """Variants of the preset; refit all and K = 6 change its cost and its knowledge rather than a part."""
-BUDGET = 4_000
+BUDGET = 3_000
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
