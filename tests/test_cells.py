@@ -1,5 +1,6 @@
 """Planning on cells: against value iteration and enumeration written out."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import jax
@@ -97,9 +98,7 @@ def line_decoder() -> StateDecoder:
     """Two states on a line, at -1 and 1; further than 2 from both is neither."""
     decoder = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 2, 1))
     centre = jnp.array([[-1.0], [1.0]])
-    return StateDecoder(
-        centre, jnp.zeros(2), decoder.mean, decoder.whiten, centre, jnp.float32(4), jnp.array(True)
-    )
+    return replace(decoder, weight=centre, centre=centre, radius=jnp.float32(4), fitted=jnp.array(True))
 
 
 @pytest.mark.parametrize(("x", "label", "nearest"), [(-1.2, 0, 0), (0.5, 1, 1), (7.0, 2, 1)])
