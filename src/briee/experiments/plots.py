@@ -114,7 +114,8 @@ def plot_curves(
             axis.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
         x = np.unique(np.concatenate([x for x, _ in lines]))
         mean = np.mean([np.interp(x, *line) for line in lines], axis=0)
-        axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({len(lines)} seeds)")
+        counted = "1 seed" if len(lines) == 1 else f"{len(lines)} seeds"
+        axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({counted})")
     if optimum is not None:
         low, high = (f"{value:.3g}" for value in optimum)
         label = f"optimum {low}" if low == high else f"optimum, {low} to {high} by lock"
