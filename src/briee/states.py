@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-from scipy.stats import chi2
+from scipy.special import gammainc, gammaincinv
 
 from briee.linalg import factorise, log_determinant
 
@@ -109,7 +109,8 @@ def purest_noise(
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
     central = most_central(residual, one_hot[:, best], spread)
     raw, n = covariance(residual, central), central.sum()
-    raw = raw / float(chi2.cdf(chi2.ppf(CENTRAL, D), D + 2) / CENTRAL)  # what is cut off is the widest
+    kept = float(gammainc(D / 2 + 1, gammaincinv(D / 2, CENTRAL))) / CENTRAL  # what is cut off is widest
+    raw = raw / kept
     harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, spread, scale))[1] ** 2)  # noqa: E731
     scale = jax.lax.fori_loop(0, 3, harmonic, jnp.trace(raw) / D)
     factor, whiten = factorise(shrunk(raw, n, spread, scale))
