@@ -131,11 +131,17 @@ def test_which_ingredients_of_the_efficient_preset_matter():
         found.append(float(row["episodes_to_solve"] or np.inf))
     for world, by_variant in runs.items():
         whole = np.median(by_variant[""])
-        for variant in (" no strata", " no novel states", " bonus", " 100 episodes between plans"):
-            assert np.median(by_variant[variant]) > 1.1 * whole, (world, variant)
-        assert np.isinf(by_variant[" no forward term"]).all()
-        for variant in (" no backward term", " principal components", " no doubt"):
-            assert 0.8 * whole < np.median(by_variant[variant]) < 1.2 * whole, (world, variant)
+        for variant, factor in (
+            (" no strata", 3.0),
+            (" no compact term", 1.1),
+            (" no novel states", 1.2),
+            (" two tries", 1.2),
+            (" bonus", 1.1),
+            (" one round", 1.2),
+            (" 100 episodes an update", 3.0),
+        ):
+            assert np.median(by_variant[variant]) > factor * whole, (world, variant)
+        assert np.isinf(by_variant[" no forward term"]).any()
 
 
 def test_which_differences_between_the_text_and_the_released_program_matter():
