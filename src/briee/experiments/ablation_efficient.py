@@ -32,8 +32,8 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
 
 
 FIGURE = Figure(
-    claim="Without strata, the forward term or novel states some locks stay shut; small updates save two thirds "
-    "of the episodes, rounds, the discovery rule and the compact term a tenth to a half.",
+    claim="Without strata, the forward term or novel states some locks stay shut; small updates save two "
+    "thirds of the episodes, rounds, the discovery rule and the compact term a tenth to a half.",
     settings=tuple(
         setting
         for H, arguments in ((12, ()), (25, ()), (12, (("distractors", 20),)))
