@@ -4,7 +4,6 @@ standardised observations; and how often random play finds the goal.
     python benchmarks/grid_level.py results/agent/grid_level.csv
 """
 
-import csv
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +21,7 @@ from briee import algorithms  # noqa: E402
 from briee.briee import BRIEE, _replearn  # noqa: E402
 from briee.config import BrieeConfig  # noqa: E402
 from briee.data import Transitions  # noqa: E402
+from briee.experiments.runner import write_table  # noqa: E402
 from briee.features import at_level  # noqa: E402
 from briee.rollout import UniformPolicy  # noqa: E402
 
@@ -70,8 +70,5 @@ def measure() -> Iterator[dict[str, object]]:
 
 if __name__ == "__main__":
     table = list(measure())
-    with open(Path(sys.argv[1]), "w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
+    write_table(Path(sys.argv[1]), table)
     print(*table, sep="\n")

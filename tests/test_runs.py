@@ -237,15 +237,17 @@ def test_ctrl_c_while_saving_waits_for_the_checkpoint_and_twice_does_not(tmp_pat
     assert_same_run(tmp_path / "twice", straight)
 
 
+class Diverging(Toy):
+    """From the fourth iteration on it holds NaN at level 2."""
+
+    def represent(self, state):
+        state = super().represent(state)
+        bad = state.weights.at[2, 1].set(np.nan)
+        return state if state.iteration < 3 else replace(state, weights=bad)
+
+
 def test_divergence_names_quantity_level_and_iteration(tmp_path):
     algorithm, spec = make_toy(solves_at=8)
-
-    class Diverging(Toy):
-        def represent(self, state):
-            state = super().represent(state)
-            bad = state.weights.at[2, 1].set(np.nan)
-            return state if state.iteration < 3 else replace(state, weights=bad)
-
     sentence = "training diverged: weights holds NaN or infinity at level 2 after iteration 4"
     with pytest.raises(DivergedError, match=sentence):
         run(Diverging(ToySampler(), spec.config), spec, tmp_path)
@@ -265,17 +267,12 @@ def test_large_arrays_are_checked_before_every_checkpoint(tmp_path, monkeypatch)
     monkeypatch.setattr(runs, "ALWAYS_CHECKED", 0)
     algorithm, spec = make_toy(solves_at=8)
 
-    class Diverging(Toy):
-        def represent(self, state):
-            state = super().represent(state)
-            bad = state.weights.at[2, 1].set(np.nan)
-            return state if state.iteration < 3 else replace(state, weights=bad)
-
+    class Silently(Diverging):
         def metrics(self, state):
             return {}
 
     with pytest.raises(DivergedError, match="weights holds NaN or infinity at level 2 after iteration 4"):
-        run(Diverging(ToySampler(), spec.config), spec, tmp_path)
+        run(Silently(ToySampler(), spec.config), spec, tmp_path)
     assert load_state(algorithm, 1, Folder(tmp_path / "checkpoint"))[0].iteration == 3
 
 

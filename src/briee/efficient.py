@@ -86,13 +86,14 @@ class Efficient:
         the next, by the decoders as they are."""
         key, explore = stream(state.key, "collect", int(state.iteration)), self.config.explore
         E, L, A = explore.episodes // explore.rounds, self.config.num_latents + 1, self.sampler.num_actions
-        cells, rounds = _count(state.strata, L, A), []
+        plan, cells, rounds = state.plan, _count(state.strata, L, A), []
         for i in range(explore.rounds):
-            plan = _plan(cells, explore) if i else state.plan
+            if i:
+                cells = _count_further(cells, state.decoder, rounds[-1])
+                plan = _plan(cells, explore)
             settled = i % 2 == 1 and float(plan.chance) < explore.settled
             policy = self.policy(replace(state, plan=plan), "greedy" if settled else "optimistic")
             rounds.append(self.sampler.rollout(policy, jax.random.fold_in(key, i), E))
-            cells = _count_further(cells, state.decoder, rounds[-1])
         trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rounds)
         strata, grown = _insert(
             state.strata, state.decoder, state.plan, trajectories, stream(key, "priority"), A,

@@ -42,14 +42,13 @@ class FitConfig:
     """Evaluations of objective and gradient in one run of L-BFGS, at most."""
     radius: float = 5.0
     """An observation this many (robust) standard deviations further from every centre than usual is novel."""
-
     apart: float = 4.0
     """Parts of a decoder closer than this many standard deviations are taken for one state."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "directions", "evaluations")
         require(self, "> 0", "ridge", "radius")
-        require(self, ">= 0", "forward", "compact", "decay", "reward")
+        require(self, ">= 0", "forward", "compact", "decay", "reward", "apart")
 
 
 @dataclass(frozen=True)

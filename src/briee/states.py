@@ -201,9 +201,7 @@ def merge_close(
     square = jnp.einsum("nj,njk->jk", one_hot, along**2)  # of state j, about its own centre
     length = jnp.sum(line**2, -1)
     variance = (square + square.T) / (size[:, None] + size) / jnp.maximum(length, 1e-12)
-    chance = D * (
-        1 / size[:, None] + 1 / size
-    )  # squared length that two means differ by if they are the same
+    chance = D * (1 / size[:, None] + 1 / size)  # of two means of the same distribution
     close = (length - chance < apart**2 * variance) | jnp.eye(K, dtype=bool)
     return jnp.argmax(close, axis=1).astype(jnp.int32)
 

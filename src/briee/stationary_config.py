@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from briee.config import require
 from briee.efficient_config import EfficientConfig, RefitConfig, StrataConfig
 
 
@@ -14,6 +15,7 @@ class StationaryConfig(EfficientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.explore, ">= 2", "episodes")  # half of them may be greedy
         if not 0 <= self.discount < 1:
             raise ValueError(f"discount must be in [0, 1), got {self.discount}")
 

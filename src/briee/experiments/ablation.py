@@ -6,6 +6,7 @@ buffer of 10,000 transitions a level is never full at these horizons, the warm s
 coins of the start and of the last step are fair.
 """
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,9 @@ BUDGETS = {6: 12_000, 12: 60_000}
 def switched(horizon: int) -> dict[str, tuple[tuple[str, Any], ...]]:
     """By variant: what it changes in the preset `paper`."""
     released = preset("briee", "released", horizon, "lock")
-    values = {name: _value(released, name) for fields in RELEASED.values() for name in fields}
+    values = {name: attrgetter(name)(released) for fields in RELEASED.values() for name in fields}
     own = {variant: tuple((name, values[name]) for name in fields) for variant, fields in RELEASED.items()}
     return {"": ()} | own | OTHER
-
-
-def _value(config: Any, path: str) -> Any:
-    for name in path.split("."):
-        config = getattr(config, name)
-    return config
 
 
 def variants(horizon: int, seed: int) -> list[Setting]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.experiments.plots import plot_variants
-from briee.experiments.setting import QUICK_BRIEE, Figure, Table, for_seeds
+from briee.experiments.setting import Figure, Table, for_seeds, small
 
 SEEDS = (21, 22, 23)
 CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
@@ -31,25 +31,18 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     plot_variants(runs, path, caption)
 
 
+SETTINGS = tuple(
+    setting
+    for H, arguments in ((12, ()), (25, ()), (12, (("distractors", 20),)))
+    for variant, changes in CHANGES.items()
+    for setting in for_seeds(
+        SEEDS, "briee", "efficient", "lock", H, BUDGET, changes=changes, variant=variant, arguments=arguments
+    )
+)
 FIGURE = Figure(
     claim="Without strata, the forward term or novel states some locks stay shut; small updates save two "
     "thirds of the episodes, rounds, the discovery rule and the compact term a tenth to a half.",
-    settings=tuple(
-        setting
-        for H, arguments in ((12, ()), (25, ()), (12, (("distractors", 20),)))
-        for variant, changes in CHANGES.items()
-        for setting in for_seeds(
-            SEEDS,
-            "briee",
-            "efficient",
-            "lock",
-            H,
-            BUDGET,
-            changes=changes,
-            variant=variant,
-            arguments=arguments,
-        )
-    ),
-    smoke=QUICK_BRIEE,
+    settings=SETTINGS,
+    smoke=small(SETTINGS),
     plot=plot,
 )

@@ -97,10 +97,6 @@ def small(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     return tuple(Setting(*pair, "lock", 2, SMALL[pair][0], changes=SMALL[pair][1]) for pair in pairs)
 
 
-QUICK_BRIEE = small((Setting("briee", "paper", "lock", 2, 1),))
-"""The smoke run of an experiment with BRIEE alone."""
-
-
 def changed(config: Any, path: list[str], value: Any) -> Any:
     """A copy of nested frozen dataclasses with one value replaced."""
     name, *rest = path
