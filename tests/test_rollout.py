@@ -141,3 +141,14 @@ def test_chunks_change_nothing(monkeypatch, deviate):
     for name in ("action", "reward", "latent"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(chunks, name))
     np.testing.assert_allclose(whole.observation, chunks.observation, atol=1e-6)
+
+
+def test_more_episodes_run_in_a_program_that_is_there(monkeypatch):
+    lock, policy, key = CombinationLock(3, num_actions=3), UniformPolicy(3), jax.random.key(4)
+    whole, sampler, sizes = ScanSampler(lock).rollout(policy, key, 12), ScanSampler(lock), []
+    scan = rollout._scan
+    monkeypatch.setattr(rollout, "_scan", lambda *args: sizes.append(args[3]) or scan(*args))
+    for episodes in (4, 12, 10, 40):
+        data = sampler.rollout(policy, key, episodes)
+        np.testing.assert_array_equal(data.action[:10], whole.action[: min(episodes, 10)])
+    assert sizes == [4, 4, 4, 4, 10, 40], "10 is no multiple of 4, and 40 are too many"

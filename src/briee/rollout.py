@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.data import Transitions
@@ -22,6 +23,8 @@ from briee.envs.registration import episode_start, episode_step
 MEMBER = 0x6D656D62  # no level is this large
 CHUNK = 500
 """Episodes of a long rollout that are run together."""
+FEW = 8
+"""So many calls of a program take less time than compiling another one."""
 
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
 """(level, observation, key) -> action; an `equinox.Module`, unbatched."""
@@ -97,44 +100,44 @@ class ScanSampler:
         self.num_actions: int = pure.num_actions
         self.observation_shape: tuple[int, ...] = pure.observation_shape
         self.optimal_return: float | None = pure.optimal_return
+        self._compiled: dict[Any, int] = {}
 
     def rollout(
         self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
     ) -> Trajectories:
         """See `Sampler.rollout`. Many episodes run in chunks that fit the processor's cache, one per core at
-        a time; each episode has keys of its own, so that changes nothing."""
-        if episodes < 2 * CHUNK:
-            return _scan(self.pure, policy, key, episodes, deviation)
-        env_keys, policy_keys = _episode_keys(key, episodes)
-        chunks = -(-episodes // CHUNK)
-        size = -(-episodes // chunks)
+        a time, and a few in chunks that a program was compiled for before; each episode has keys of its own,
+        so that changes nothing."""
+        size = self._chunk(jax.tree.structure((policy, deviation)), episodes)
+        chunks = -(-episodes // size)
 
         def run(chunk: int) -> Trajectories:
             first = min(chunk * size, episodes - size)  # the last chunk is as long as all others
-            rows = slice(first, first + size)
-            own = None if deviation is None else deviation[rows]
-            result = _scan_keys(self.pure, policy, env_keys[rows], policy_keys[rows], own)
-            return jax.block_until_ready(jax.tree.map(lambda x: x[chunk * size - first :], result))
+            own = None if deviation is None else deviation[first : first + size]
+            return _scan(self.pure, policy, key, size, own, np.asarray(first, np.int32))
 
+        if chunks == 1:
+            return run(0)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            parts = list(pool.map(run, range(chunks)))
-        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+            parts = list(pool.map(lambda chunk: jax.block_until_ready(run(chunk)), range(chunks)))
+        twice = chunks * size - episodes  # episodes of the last chunk that the one before has, too
+        join = lambda *leaves: jnp.asarray(np.concatenate([*leaves[:-1], leaves[-1][twice:]]))  # noqa: E731
+        return jax.tree.map(join, *(jax.tree.map(np.asarray, part) for part in parts))
+
+    def _chunk(self, kind: Any, episodes: int) -> int:
+        """How many episodes to run at a time, with a policy of this structure."""
+        known = self._compiled.setdefault(kind, episodes)
+        if episodes < 2 * CHUNK:
+            return known if episodes % known == 0 and episodes <= FEW * known else episodes
+        return -(-episodes // -(-episodes // CHUNK))
 
 
 @eqx.filter_jit
-def _scan(pure, policy, key, episodes: int, deviation) -> Trajectories:
-    return _scan_keys(pure, policy, *_episode_keys(key, episodes), deviation)
-
-
-@eqx.filter_jit
-def _episode_keys(key, episodes: int):
-    """Keys of environment and policy for each episode."""
-    env_key, policy_key = jax.random.split(key)
-    return jax.random.split(env_key, episodes), jax.random.split(policy_key, episodes)
-
-
-@eqx.filter_jit
-def _scan_keys(pure, policy, env_keys, policy_keys, deviation) -> Trajectories:
+def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""] = 0) -> Trajectories:
+    """Episodes `first`, `first` + 1, ... of those that `key` stands for."""
+    index = first + jnp.arange(episodes)
+    per_episode = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    env_keys, policy_keys = per_episode(jax.random.split(key), index)
 
     def step(carry, level):
         state, observation = carry
@@ -151,9 +154,9 @@ def _scan_keys(pure, policy, env_keys, policy_keys, deviation) -> Trajectories:
             jax.vmap(pure.latent)(new_state),
         )
 
-    state, first = jax.vmap(episode_start, (None, 0))(pure, env_keys)
-    _, (later, action, reward, latent) = jax.lax.scan(step, (state, first), jnp.arange(pure.horizon))
-    observation = jnp.concatenate([first[None], later])
+    state, start = jax.vmap(episode_start, (None, 0))(pure, env_keys)
+    _, (later, action, reward, latent) = jax.lax.scan(step, (state, start), jnp.arange(pure.horizon))
+    observation = jnp.concatenate([start[None], later])
     latent = jnp.concatenate([jax.vmap(pure.latent)(state)[None], latent])
     time_second = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
     return Trajectories(
