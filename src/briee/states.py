@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import gammainc, gammaincinv
 
-from briee.linalg import factorise, log_determinant
+from briee.linalg import factorise, log_determinant, top_subspace
 
 NEVER = -1e6
 """Bias of a latent state that no observation has."""
@@ -84,31 +84,37 @@ class Noise(eqx.Module):
 
 
 def purest_noise(
-    observation: Float[Array, "n D"], label: Int[Array, " n"], weight: Float[Array, " n"], num_latents: int
+    observation: Float[Array, "n D"],
+    label: Int[Array, " n"],
+    weight: Float[Array, " n"],
+    num_latents: int,
+    apart: float,
 ) -> Noise:
     """The covariance within the purest latent state: that of the smallest determinant, of its most central
     rows, shrunk towards a multiple of the identity. States that the decoder still mixes up look noisier than
-    they are, so a mean over all rows would hide just the directions that tell them apart.
+    they are, so a mean over all rows would hide just the directions that tell them apart. A label that mixes
+    up clouds which are apart in plain coordinates counts as the largest of them: noise that hides a
+    difference would otherwise do so for good.
 
     The multiple is the harmonic mean of the shrunk covariance's own eigenvalues, by fixed-point iteration: an
     arithmetic mean would lift the quiet directions, in which states differ, to the level of the loud ones.
     """
-    D = observation.shape[1]
-    one_hot = jax.nn.one_hot(label, num_latents) * weight[:, None]
-    size = one_hot.sum(0)
-    centre = (one_hot.T @ observation) / jnp.maximum(size, 1.0)[:, None]
-    mean = (weight @ observation) / jnp.maximum(weight.sum(), 1.0)
-    spread = jnp.sum(weight[:, None] * (observation - mean) ** 2) / jnp.maximum(weight.sum(), 1.0) / D
-    residual = observation - jnp.take(centre, label, axis=0, mode="clip")
+    K, D = num_latents, observation.shape[1]
+    n = jnp.maximum(weight.sum(), 1.0)
+    mean = (weight @ observation) / n
+    rows = (observation - mean) * weight[:, None]
+    spread = jnp.sum(rows**2) / n / D
+    members = jax.nn.one_hot(label, K, axis=0) * weight
+    size = members.sum(1)
 
-    def volume(member, n):
-        raw = covariance(residual, member)
-        return log_determinant(shrunk(raw, n, spread, jnp.trace(raw) / D))
+    def volume(member):
+        raw = covariance(rows, member)
+        return log_determinant(shrunk(raw, member.sum(), spread, jnp.trace(raw) / D))
 
-    volumes = jax.lax.map(lambda args: volume(*args), (one_hot.T, size))
+    volumes = jax.lax.map(volume, members)
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
-    central = most_central(residual, one_hot[:, best], spread)
-    raw, n = covariance(residual, central), central.sum()
+    central = most_central(rows, largest_cloud(rows, members[best], K, apart), spread)
+    raw, n = covariance(rows, central), central.sum()
     kept = float(gammainc(D / 2 + 1, gammaincinv(D / 2, CENTRAL))) / CENTRAL  # what is cut off is widest
     raw = raw / kept
     harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, spread, scale))[1] ** 2)  # noqa: E731
@@ -116,6 +122,26 @@ def purest_noise(
     factor, whiten = factorise(shrunk(raw, n, spread, scale))
     share = (1 - D / (n + D)) / jnp.maximum(n - 1, 1.0)
     return Noise(mean, factor, whiten, central, share)
+
+
+def largest_cloud(
+    rows: Float[Array, "n D"], member: Float[Array, " n"], num_parts: int, apart: float
+) -> Float[Array, " n"]:
+    """The members in the largest cloud, by k-means in the directions of their largest variance; parts that
+    are not apart are one cloud."""
+    K, n = num_parts, jnp.maximum(member.sum(), 1.0)
+    rows = (rows - (member @ rows) / n) * member[:, None]
+    points = rows @ top_subspace(rows.T @ rows, min(K + 1, rows.shape[1]))
+    first = jnp.argmax(jnp.sum(points**2, axis=1))
+    centres, _ = lloyd(points, member, farthest_first(points, member, first, K), 12)
+    part = jnp.argmin(squared_distances(points, centres), axis=1)
+    variance = jnp.sum(member[:, None] * (points - centres[part]) ** 2) / n / points.shape[1]
+    close = close_parts(points * jax.lax.rsqrt(variance + 1e-12), part, member, K, apart)
+    for _ in range((K - 1).bit_length()):  # here, parts close to the same part are close, too
+        close = close @ close
+    cloud = jnp.argmax(close, axis=1)[part]
+    size = jax.nn.one_hot(cloud, K, axis=0) @ member
+    return member * (cloud == jnp.argmax(size))
 
 
 def covariance(rows: Float[Array, "n D"], member: Float[Array, " n"]) -> Float[Array, "D D"]:
@@ -182,19 +208,19 @@ def with_region(
     bias = 0.5 * (D / jnp.maximum(size, 1.0) - jnp.sum(known**2, 1)) - weight @ noise.mean
     bias = jnp.where(size > 0, bias, NEVER)
     nearest = jnp.argmax(observation @ weight.T + bias, axis=1)
-    alias = merge_close(z, nearest, valid, K, apart)
+    alias = jnp.argmax(close_parts(z, nearest, valid, K, apart), axis=1).astype(jnp.int32)
     return StateDecoder(weight, bias, noise.mean, noise.whiten, centre, radius, alias, jnp.array(True))
 
 
-def merge_close(
+def close_parts(
     z: Float[Array, "n D"], label: Int[Array, " n"], valid: Float[Array, " n"], num_latents: int, apart: float
-) -> Int[Array, " K"]:
-    """For each state the first one less than `apart` standard deviations from it, along the line between
-    their centres: halves of one normal distribution are 2.7 apart, two clusters that can be told apart from
-    single observations more than 4."""
+) -> Bool[Array, "K K"]:
+    """Which parts are less than `apart` standard deviations apart, along the line between their centres:
+    halves of one normal distribution are 2.7 apart, two clusters that can be told apart from single
+    observations more than 4."""
     K, D = num_latents, z.shape[1]
     one_hot = jax.nn.one_hot(label, K) * valid[:, None]
-    size = jnp.maximum(one_hot.sum(0), 1.0)
+    present, size = one_hot.sum(0) > 0, jnp.maximum(one_hot.sum(0), 1.0)
     centre = (one_hot.T @ z) / size[:, None]
     line = centre[:, None] - centre  # [K, K, D]
     along = jnp.einsum("nd,jkd->njk", z, line) - jnp.einsum("jd,jkd->jk", centre, line)
@@ -202,8 +228,8 @@ def merge_close(
     length = jnp.sum(line**2, -1)
     variance = (square + square.T) / (size[:, None] + size) / jnp.maximum(length, 1e-12)
     chance = D * (1 / size[:, None] + 1 / size)  # of two means of the same distribution
-    close = (length - chance < apart**2 * variance) | jnp.eye(K, dtype=bool)
-    return jnp.argmax(close, axis=1).astype(jnp.int32)
+    close = (length - chance < apart**2 * variance) & present[:, None] & present
+    return close | jnp.eye(K, dtype=bool)
 
 
 def farthest_first(
