@@ -146,8 +146,8 @@ def test_chunks_change_nothing(monkeypatch, deviate):
 def test_more_episodes_run_in_a_program_that_is_there(monkeypatch):
     lock, policy, key = CombinationLock(3, num_actions=3), UniformPolicy(3), jax.random.key(4)
     whole, sampler, sizes = ScanSampler(lock).rollout(policy, key, 12), ScanSampler(lock), []
-    scan = rollout._scan
-    monkeypatch.setattr(rollout, "_scan", lambda *args: sizes.append(args[3]) or scan(*args))
+    scan = rollout._scan_few
+    monkeypatch.setattr(rollout, "_scan_few", lambda *args: sizes.append(args[3]) or scan(*args))
     for episodes in (4, 12, 10, 40):
         data = sampler.rollout(policy, key, episodes)
         np.testing.assert_array_equal(data.action[:10], whole.action[: min(episodes, 10)])

@@ -19,11 +19,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.data import Transitions
 from briee.envs.registration import episode_start, episode_step
+from briee.quick import quick_jit
 
 MEMBER = 0x6D656D62  # no level is this large
 CHUNK = 500
 """Episodes of a long rollout that are run together."""
-FEW = 8
+FEW = 100
+"""With fewer episodes at a time, to compile takes longer than to run."""
+CALLS = 8
 """So many calls of a program take less time than compiling another one."""
 
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
@@ -109,12 +112,12 @@ class ScanSampler:
         a time, and a few in chunks that a program was compiled for before; each episode has keys of its own,
         so that changes nothing."""
         size = self._chunk(jax.tree.structure((policy, deviation)), episodes)
-        chunks = -(-episodes // size)
+        chunks, scan = -(-episodes // size), _scan_few if size < FEW else _scan_many
 
         def run(chunk: int) -> Trajectories:
             first = min(chunk * size, episodes - size)  # the last chunk is as long as all others
             own = None if deviation is None else deviation[first : first + size]
-            return _scan(self.pure, policy, key, size, own, np.asarray(first, np.int32))
+            return scan(self.pure, policy, key, size, own, np.asarray(first, np.int32))
 
         if chunks == 1:
             return run(0)
@@ -128,11 +131,10 @@ class ScanSampler:
         """How many episodes to run at a time, with a policy of this structure."""
         known = self._compiled.setdefault(kind, episodes)
         if episodes < 2 * CHUNK:
-            return known if episodes % known == 0 and episodes <= FEW * known else episodes
+            return known if episodes % known == 0 and episodes <= CALLS * known else episodes
         return -(-episodes // -(-episodes // CHUNK))
 
 
-@eqx.filter_jit
 def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""] = 0) -> Trajectories:
     """Episodes `first`, `first` + 1, ... of those that `key` stands for."""
     index = first + jnp.arange(episodes)
@@ -162,6 +164,9 @@ def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""]
     return Trajectories(
         time_second(observation), time_second(action), time_second(reward), time_second(latent)
     )
+
+
+_scan_few, _scan_many = quick_jit(_scan), eqx.filter_jit(_scan)
 
 
 def choose_action(policy: Policy, num_actions: int, level, observation, key, deviation) -> Int[Array, ""]:

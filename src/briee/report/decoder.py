@@ -8,12 +8,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy.optimize import linear_sum_assignment
+
+from briee.quick import quick_jit
 
 SAMPLES = 50
 """Observations per latent state and level (Appendix E)."""
@@ -32,7 +33,7 @@ class DecoderTable(NamedTuple):
     """int[H, Z]: latent states with one transition law have one number; no decoder must tell them apart."""
 
 
-@eqx.filter_jit
+@quick_jit
 def draw_observations(
     pure: Any, key: PRNGKeyArray, samples: int = SAMPLES
 ) -> Float[Array, "H Z samples ..."]:
