@@ -119,7 +119,7 @@ def test_loud_directions_do_not_lift_the_quiet_ones():
     rng = np.random.default_rng(0)
     scale = np.repeat([1.0, 0.1], [10, 22])
     x = jnp.array(rng.normal(size=(200, 32)) * scale, jnp.float32)
-    noise = purest_noise(x, jnp.zeros(200, int), jnp.ones(200), 3, 4.0)
+    noise = purest_noise(x, jnp.zeros(200, int), jnp.ones(200), 3)
     quiet = np.diag(noise.factor @ noise.factor.T)[10:]
     assert 0.005 < quiet.mean() < 0.03  # the arithmetic mean of all eigenvalues would give 0.05
 
@@ -131,7 +131,7 @@ def test_noise_is_taken_from_the_purest_state():
     x = rng.normal(size=(900, 3)) * scale
     label = np.repeat([0, 1], [500, 400])
     x[500:700, 0] += 20.0
-    noise = purest_noise(jnp.array(x, jnp.float32), jnp.array(label), jnp.ones(900), 3, 4.0)
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.array(label), jnp.ones(900), 3)
     np.testing.assert_allclose(noise.factor @ noise.factor.T, np.diag(scale**2), atol=2.0, rtol=0.2)
     assert noise.members[:500].sum() == 400  # the most central 80 %
     assert noise.members[500:].sum() == 0
@@ -142,7 +142,7 @@ def test_a_few_rows_of_another_state_do_not_count_as_noise():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 20))
     x[:30, 0] += 7.0
-    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(600, int), jnp.ones(600), 3, 4.0)
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(600, int), jnp.ones(600), 3)
     variance = np.diag(noise.factor @ noise.factor.T)
     assert variance[0] < 1.3  # with those rows it is 3.3
     np.testing.assert_allclose(variance[1:].mean(), 1.0, atol=0.1)
@@ -155,7 +155,7 @@ def test_states_that_share_one_label_do_not_count_as_noise(n, states):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 20))
     x[np.arange(n), rng.integers(0, states, n)] += 10 / np.sqrt(2)
-    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(n, int), jnp.ones(n), 6, 4.0)
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(n, int), jnp.ones(n), 6)
     variance = np.diag(noise.factor @ noise.factor.T)
     assert variance[:states].max() < 2.0  # as one cloud it is 10 and more
     np.testing.assert_allclose(variance[states:].mean(), 1.0, atol=0.3)
@@ -163,7 +163,7 @@ def test_states_that_share_one_label_do_not_count_as_noise(n, states):
 
 def test_one_cloud_is_not_cut():
     x = np.random.default_rng(0).normal(size=(400, 20))
-    assert largest_cloud(jnp.array(x, jnp.float32), jnp.ones(400), 6, 4.0).sum() == 400
+    assert largest_cloud(jnp.array(x, jnp.float32), jnp.ones(400), 6).sum() == 400
 
 
 @pytest.mark.parametrize(("gap", "states"), [(0.0, 1), (7.0, 2)])
@@ -185,7 +185,7 @@ def test_observations_unlike_all_states_are_novel():
     x = (rng.normal(size=(600, 30)) + centres[rng.integers(0, 2, 600)]) * 3.0
     weight, bias = jnp.array(centres[:2] / 3, jnp.float32), jnp.zeros(2)
     data = jnp.array(x, jnp.float32)
-    noise = purest_noise(data, jnp.argmax(data @ weight.T, 1), jnp.ones(600), 2, 4.0)
+    noise = purest_noise(data, jnp.argmax(data @ weight.T, 1), jnp.ones(600), 2)
     decoder = with_region(weight, bias, noise, data, jnp.ones(600), 5.0, 4.0)
     fresh = lambda state, n: jnp.array((rng.normal(size=(n, 30)) + centres[state]) * 3.0, jnp.float32)  # noqa: E731
     assert np.mean(decoder.label(fresh(0, 2000)) == 0) > 0.99
@@ -196,7 +196,7 @@ def test_observations_unlike_all_states_are_novel():
 def test_without_noise_no_known_observation_is_novel():
     x = jnp.array(np.eye(30)[np.random.default_rng(0).integers(0, 3, 300)], jnp.float32)
     label = jnp.argmax(x[:, :3], axis=1)
-    noise = purest_noise(x, label, jnp.ones(300), 3, 4.0)
+    noise = purest_noise(x, label, jnp.ones(300), 3)
     decoder = with_region(jnp.eye(3, 30), jnp.zeros(3), noise, x, jnp.ones(300), 5.0, 4.0)
     np.testing.assert_array_equal(decoder.label(x), label)
     assert decoder.label(jnp.eye(30)[7]) == 3

@@ -16,6 +16,8 @@ NEVER = -1e6
 """Bias of a latent state that no observation has."""
 CENTRAL = 0.8
 """Share of a label's rows that its covariance is estimated on: those nearest to its centre."""
+APART = 4.0
+"""Clouds of one label are at least this many standard deviations apart."""
 
 
 class StateDecoder(eqx.Module):
@@ -88,7 +90,6 @@ def purest_noise(
     label: Int[Array, " n"],
     weight: Float[Array, " n"],
     num_latents: int,
-    apart: float,
 ) -> Noise:
     """The covariance within the purest latent state: that of the smallest determinant, of its most central
     rows, shrunk towards a multiple of the identity. States that the decoder still mixes up look noisier than
@@ -113,7 +114,7 @@ def purest_noise(
 
     volumes = jax.lax.map(volume, members)
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
-    central = most_central(rows, largest_cloud(rows, members[best], K, apart), spread)
+    central = most_central(rows, largest_cloud(rows, members[best], K), spread)
     raw, n = covariance(rows, central), central.sum()
     kept = float(gammainc(D / 2 + 1, gammaincinv(D / 2, CENTRAL))) / CENTRAL  # what is cut off is widest
     raw = raw / kept
@@ -125,7 +126,7 @@ def purest_noise(
 
 
 def largest_cloud(
-    rows: Float[Array, "n D"], member: Float[Array, " n"], num_parts: int, apart: float
+    rows: Float[Array, "n D"], member: Float[Array, " n"], num_parts: int
 ) -> Float[Array, " n"]:
     """The members in the largest cloud, by k-means in the directions of their largest variance; parts that
     are not apart are one cloud."""
@@ -136,7 +137,7 @@ def largest_cloud(
     centres, _ = lloyd(points, member, farthest_first(points, member, first, K), 12)
     part = jnp.argmin(squared_distances(points, centres), axis=1)
     variance = jnp.sum(member[:, None] * (points - centres[part]) ** 2) / n / points.shape[1]
-    close = close_parts(points * jax.lax.rsqrt(variance + 1e-12), part, member, K, apart)
+    close = close_parts(points * jax.lax.rsqrt(variance + 1e-12), part, member, K, APART)
     for _ in range((K - 1).bit_length()):  # here, parts close to the same part are close, too
         close = close @ close
     cloud = jnp.argmax(close, axis=1)[part]

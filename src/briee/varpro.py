@@ -100,7 +100,7 @@ def fit_level(
         label=jnp.where(last, before.next_label, own.label),
         next_label=own.next_label,
     )
-    noise = purest_noise(rows.observation, rows.label, rows.weight, K, settings.apart)
+    noise = purest_noise(rows.observation, rows.label, rows.weight, K)
     problem, offset, V = set_up(rows, old, after, noise, config, num_actions)
     A, b, value = solve(problem, old, noise, offset, V, key, settings, K)
     white = A @ V.T
