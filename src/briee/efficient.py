@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.cells import CellPolicy, Plan, count_cells, plan_cells, trial_values
 from briee.efficient_config import EfficientConfig, ExploreConfig
 from briee.features import at_level
+from briee.quick import quick_jit
 from briee.randomness import stream
 from briee.rollout import Sampler, Trajectories, deepest_good_level
 from briee.states import StateDecoder, unfitted
@@ -62,19 +63,15 @@ class Efficient:
 
     def init(self, key: PRNGKeyArray) -> EfficientState:
         """No data, decoders that tell nothing apart, and a policy without preferences."""
-        H, A, K = self.sampler.horizon, self.sampler.num_actions, self.config.num_latents
-        D = prod(self.sampler.observation_shape)
+        sampler, config = self.sampler, self.config
+        sizes = sampler.horizon, config.num_latents, sampler.num_actions, config.strata.rows
         zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
         return EfficientState(
             key=key,
             iteration=zero,
             episodes=zero,
             env_steps=zero,
-            strata=empty_strata(H, self.config.strata.rows, D),
-            decoder=unfitted(H + 1, K, D),
-            plan=Plan(jnp.ones((H, K + 1, A)), jnp.zeros((H, K + 1, A)), jnp.float32(1)),
-            growth=jnp.zeros(H + 1),
-            objective=jnp.full(H + 1, jnp.inf),
+            **_nothing_known(*sizes, prod(sampler.observation_shape)),
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,
@@ -94,19 +91,17 @@ class Efficient:
             settled = i % 2 == 1 and float(plan.chance) < explore.settled
             policy = self.policy(replace(state, plan=plan), "greedy" if settled else "optimistic")
             rounds.append(self.sampler.rollout(policy, jax.random.fold_in(key, i), E))
-        trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *rounds)
-        strata, grown = _insert(
-            state.strata, state.decoder, state.plan, trajectories, stream(key, "priority"), A,
-            self.config.strata.stratified,
-        )  # fmt: skip
-        edge = partial(jnp.pad, mode="edge")  # a level's own data, and those that lead to it
+        trajectories = jax.tree.map(lambda *parts: np.concatenate(parts), *rounds)
+        strata, growth = _insert(
+            state, trajectories, stream(key, "priority"), A, self.config.strata.stratified
+        )
         return replace(
             state,
             episodes=state.episodes + explore.rounds * E,
             env_steps=state.env_steps + explore.rounds * E * self.sampler.horizon,
             strata=strata,
-            growth=state.growth + edge(grown, (1, 0)) + edge(grown, (0, 1)),
-            explore_return=rounds[0].reward.sum(axis=1).mean(),
+            growth=growth,
+            explore_return=jnp.float32(np.asarray(rounds[0].reward).sum(axis=1).mean()),
             reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
         )
 
@@ -169,8 +164,7 @@ class Efficient:
         self, state: EfficientState, observations: Float[Array, "H n ..."]
     ) -> Float[Array, "H n K"]:
         """Soft latent states of observations at each of the H levels."""
-        decoder = jax.tree.map(lambda leaf: leaf[: self.sampler.horizon], state.decoder)
-        return jax.vmap(_decode)(decoder, observations)
+        return _decode_levels(state.decoder, observations)
 
     def metrics(self, state: EfficientState) -> dict[str, float]:
         """What the last update did, for the run's table."""
@@ -185,10 +179,22 @@ class Efficient:
         }
 
 
-_count = eqx.filter_jit(count_cells)
+@quick_jit
+def _nothing_known(H: int, K: int, A: int, rows: int, D: int) -> dict[str, Any]:
+    """What a state holds before the first episode."""
+    return {
+        "strata": empty_strata(H, rows, D),
+        "decoder": unfitted(H + 1, K, D),
+        "plan": Plan(jnp.ones((H, K + 1, A)), jnp.zeros((H, K + 1, A)), jnp.float32(1)),
+        "growth": jnp.zeros(H + 1),
+        "objective": jnp.full(H + 1, jnp.inf),
+    }
 
 
-@jax.jit
+_count = quick_jit(count_cells)
+
+
+@quick_jit
 def _count_further(cells, decoder: StateDecoder, trajectories: Trajectories):
     """Counts and rewards of cells, with those of further episodes."""
     counts, rewards = cells
@@ -205,22 +211,22 @@ def _label(decoder: StateDecoder, trajectories: Trajectories):
     return observation, jax.vmap(StateDecoder.label, (0, 1), 1)(decoder, observation)
 
 
-@eqx.filter_jit
-def _insert(
-    strata: Strata, decoder: StateDecoder, plan: Plan, trajectories: Trajectories, key, num_actions: int,
-    stratified: bool,
-):  # fmt: skip
-    """The strata with these episodes, and how much each level grew: the sum over new rows of 1 / (n + 1), n
-    the size of their strata, each as far as a discovery was still likely from there."""
+@quick_jit
+def _insert(state: EfficientState, trajectories: Trajectories, key, num_actions: int, stratified: bool):
+    """The strata with these episodes, and how much each level has grown: the sum over new rows of
+    1 / (n + 1), n the size of their strata, each as far as a discovery was still likely from there."""
+    strata, decoder, plan = state.strata, state.decoder, state.plan
     observation, label = _label(decoder, trajectories)
     groups = (decoder.bias.shape[1] + 1) * num_actions
     action, reward = trajectories.action, trajectories.reward
     strata, tries = insert(strata, observation, action, reward, label, key, groups, num_actions, stratified)
     hope = jnp.take_along_axis(plan.discovery.max(-1), label[:, :-1].T, axis=1)
-    return strata, jnp.sum(jnp.minimum(hope / plan.chance, 1.0) / (tries + 1.0), axis=1)
+    grown = jnp.sum(jnp.minimum(hope / plan.chance, 1.0) / (tries + 1.0), axis=1)
+    edge = partial(jnp.pad, mode="edge")  # a level's own data, and those that lead to it
+    return strata, state.growth + edge(grown, (1, 0)) + edge(grown, (0, 1))
 
 
-@eqx.filter_jit
+@quick_jit
 def _refit(strata: Strata, decoder: StateDecoder, h, key, config: EfficientConfig, num_actions: int):
     """The new decoder of level h, its objective, and the labels it gives to that level's observations."""
     H = strata.action.shape[0]
@@ -232,7 +238,7 @@ def _refit(strata: Strata, decoder: StateDecoder, h, key, config: EfficientConfi
     return new, objective, new.label(own.observation), new.label(before.next_observation)
 
 
-@jax.jit
+@quick_jit
 def _replace_level(parts, h, result):
     """What level h has after its fit: decoder, labels there, no growth, objective."""
     decoder, label, next_label, growth, objective = parts
@@ -247,12 +253,19 @@ def _replace_level(parts, h, result):
     )
 
 
-@eqx.filter_jit
+@quick_jit
 def _plan(cells, explore: ExploreConfig) -> Plan:
     counts, rewards = cells
     return plan_cells(counts, rewards, trial_values(counts, explore))
 
 
-@jax.jit
+@quick_jit
 def _decode(decoder: StateDecoder, observations: Float[Array, "n ..."]) -> Float[Array, "n K"]:
     return decoder.probabilities(observations.reshape(observations.shape[0], -1))
+
+
+@quick_jit
+def _decode_levels(decoder: StateDecoder, observations: Float[Array, "H n ..."]) -> Float[Array, "H n K"]:
+    H, n = observations.shape[:2]
+    levels = jax.tree.map(lambda leaf: leaf[:H], decoder)
+    return jax.vmap(StateDecoder.probabilities)(levels, observations.reshape(H, n, -1))
