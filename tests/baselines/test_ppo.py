@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.baselines.actor_critic import sample_logits
+from briee.baselines.actor_critic import NetworkPolicy, sample_logits
 from briee.baselines.config import PpoConfig
-from briee.baselines.ppo import Ppo, PpoRnd, advantages
+from briee.baselines.ppo import Ppo, PpoRnd, advantages, judged, play, shuffled
 from briee.envs import CombinationLock, PureVectorEnv
 from briee.envs.host import HostSampler
 from briee.randomness import unrolled
@@ -66,6 +66,24 @@ def test_rounds_in_one_scan_equal_rounds_apart_and_on_the_host(algorithm, lock):
     assert together.reached_level == apart.reached_level
     shapes = lambda state: [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]  # noqa: E731
     assert shapes(start) == shapes(together)
+
+
+def test_the_network_is_asked_once_for_what_the_sampler_and_a_second_look_give(algorithm, lock):
+    network, key = algorithm.init(jax.random.key(1)).learner.network, jax.random.key(6)
+    once = play(lock, network, key, 40)
+    trajectories = algorithm.sampler.rollout(NetworkPolicy(network, False), key, 40)
+    same(once, judged(network, trajectories), rtol=1e-5)
+    assert once.log_probability.max() < 0
+
+
+def test_a_shuffle_has_every_number_once_and_any_number_anywhere():
+    orders = np.asarray(jax.vmap(lambda key: shuffled(key, 5))(jax.random.split(jax.random.key(7), 6_000)))
+    np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(5), (6_000, 1)))
+    share = np.stack([(orders == number).mean(axis=0) for number in range(5)])
+    np.testing.assert_allclose(share, 1 / 5, atol=0.025)
+    _, count = np.unique(orders, axis=0, return_counts=True)
+    assert len(count) == 120
+    assert ((count - 50) ** 2 / 50).sum() < 173  # chi-squared with 119 degrees of freedom, 0.1 percent
 
 
 def test_every_worker_has_its_own_random_stream(algorithm):

@@ -90,3 +90,9 @@ def sample_logits(logits: Float[Array, " A"], key: PRNGKeyArray) -> Int[Array, "
     below = jnp.tril(jnp.ones((len(weight), len(weight)))) @ weight
     chosen = (jax.random.uniform(key) * below[-1] >= below).sum()
     return jnp.minimum(chosen, len(weight) - 1).astype(jnp.int32)
+
+
+def log_probability(logits: Float[Array, "A *n"], action: Int[Array, "*n"]) -> Float[Array, "*n"]:
+    """log π(a | s) of the actions taken."""
+    chosen = jax.nn.one_hot(action, len(logits), axis=0)
+    return (jax.nn.log_softmax(logits, axis=0) * chosen).sum(0)
