@@ -135,11 +135,14 @@ class ScanSampler:
         return -(-episodes // -(-episodes // CHUNK))
 
 
+def episode_keys(key: PRNGKeyArray, index: Int[ArrayLike, " E"]) -> PRNGKeyArray:
+    """Keys of the environment and of the policy in some of the episodes that `key` stands for: [2, E]."""
+    return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(jax.random.split(key), index)
+
+
 def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""] = 0) -> Trajectories:
     """Episodes `first`, `first` + 1, ... of those that `key` stands for."""
-    index = first + jnp.arange(episodes)
-    per_episode = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
-    env_keys, policy_keys = per_episode(jax.random.split(key), index)
+    env_keys, policy_keys = episode_keys(key, first + jnp.arange(episodes))
 
     def step(carry, level):
         state, observation = carry

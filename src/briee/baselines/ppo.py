@@ -28,7 +28,7 @@ from briee.baselines.actor_critic import (
 from briee.baselines.config import PpoConfig
 from briee.envs.registration import episode_start, episode_step
 from briee.randomness import stream, unrolled
-from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, _episode_keys, choose_action
+from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, choose_action, episode_keys
 
 
 class Learner(eqx.Module):
@@ -182,7 +182,7 @@ class Played(eqx.Module):
 
 def play(pure: Any, network: ActorCritic, key: PRNGKeyArray, episodes: int) -> Played:
     """The episodes that the compiled sampler runs with this key; the network is asked once for each step."""
-    env_keys, policy_keys = _episode_keys(key, episodes)
+    env_keys, policy_keys = episode_keys(key, jnp.arange(episodes))
 
     def draw(level, logits, key):
         return sample_logits(logits, key)
