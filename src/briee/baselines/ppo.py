@@ -272,8 +272,8 @@ def measured_steps(learner: Learner, played: Played, config: PpoConfig) -> tuple
 def shuffled(key: PRNGKeyArray, n: int) -> UInt32[Array, " n"]:
     """0 to n - 1 in random order: random words that end in these numbers, sorted.
 
-    That takes a fifth of the time of sorting pairs of a word and a number. Two numbers have the same random
-    bits once in about 2^32 / n pairs; they become neighbours, the smaller one first.
+    To sort pairs of a word and a number takes several times as long. Two numbers have the same random bits
+    once in about 2^32 / n pairs; they become neighbours, the smaller one first.
     """
     width = (n - 1).bit_length()
     words = jax.random.bits(key, (n,)) << width | jnp.arange(n, dtype=jnp.uint32)
