@@ -9,7 +9,6 @@ reaches the optimum only on average, a run has a fixed number of episodes and is
 """
 
 import argparse
-import csv
 import json
 import os
 import shlex
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from briee.experiments.runner import write_table
 from briee.manifest import make_manifest
 
 PAPER = (1, 12, 123, 1234, 12345)
@@ -134,10 +134,7 @@ def main() -> None:
             print(carry_out(row, seed, args.output), flush=True)
     known = [args.output / f"{row.name}-s{seed}" / "outcome.json" for row in ROWS for seed in row.seeds]
     results = [json.loads(path.read_text()) for path in known if path.exists()]
-    with (args.output / "table.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(results[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(results)
+    write_table(args.output / "table.csv", results)
     manifest = make_manifest(shlex.join(["python", *sys.argv]))
     (args.output / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
 

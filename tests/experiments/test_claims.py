@@ -141,6 +141,9 @@ def test_which_ingredients_of_the_efficient_preset_matter():
             (" 100 episodes an update", 3.0),
         ):
             assert np.median(runs[world][variant]) > factor * whole, (world, variant)
+    longest = runs["lock, H = 25"]
+    assert np.median(longest[" bonus"]) > 1.1 * np.median(longest[""])
+    assert np.isinf(longest[" no forward term"]).any()
     distracted = runs["lock, H = 12, distractors = 20"]
     assert np.isfinite(distracted[""]).all()
     for variant in (" no strata", " no forward term", " no novel states"):
