@@ -1,5 +1,6 @@
 """The sample-efficient preset: the contract of an algorithm, and that it opens locks with few episodes."""
 
+import threading
 from dataclasses import replace
 
 import jax
@@ -65,6 +66,28 @@ def test_an_update_is_a_pure_function_of_the_state(algorithm, trained):
 def test_workers_change_nothing(algorithm, trained):
     two = Efficient(algorithm.sampler, replace(algorithm.config, workers=2))
     assert same(algorithm.update(trained), two.update(trained))
+
+
+@pytest.fixture
+def compiled(caplog):
+    """How often a program of this name was compiled so far, in any thread."""
+    jax.config.update("jax_log_compiles", True)
+    with caplog.at_level("WARNING"):
+        yield lambda name: caplog.text.count(f"Finished XLA compilation of jit({name})")
+    jax.config.update("jax_log_compiles", False)
+
+
+def test_the_fit_is_compiled_once_beside_the_first_episodes(compiled):
+    config = EfficientConfig(strata=StrataConfig(rows=64, fit_rows=64))
+    algorithm = Efficient(ScanSampler(CombinationLock(horizon=2, instance_seed=2)), config)
+    state = algorithm.collect(algorithm.init(jax.random.key(0)))
+    for thread in set(threading.enumerate()) - {threading.main_thread()}:
+        if not thread.daemon:
+            thread.join()
+    assert compiled("_refit") == 1
+    state = algorithm.update(algorithm.plan(algorithm.represent(state)))
+    assert int(state.levels_refit) == 3
+    assert compiled("_refit") == 1
 
 
 class Blindfold:

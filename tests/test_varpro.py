@@ -9,7 +9,16 @@ import pytest
 
 from briee.efficient_config import EfficientConfig
 from briee.lbfgs import minimise
-from briee.states import close_parts, largest_cloud, purest_noise, unfitted, with_region
+from briee.states import (
+    TRUST,
+    close_parts,
+    covariance,
+    largest_cloud,
+    likeliest_shrinkage,
+    purest_noise,
+    unfitted,
+    with_region,
+)
 from briee.strata import Strata
 from briee.varpro import (
     Problem,
@@ -122,6 +131,39 @@ def test_loud_directions_do_not_lift_the_quiet_ones():
     noise = purest_noise(x, jnp.zeros(200, int), jnp.ones(200), 3)
     quiet = np.diag(noise.factor @ noise.factor.T)[10:]
     assert 0.005 < quiet.mean() < 0.03  # the arithmetic mean of all eigenvalues would give 0.05
+
+
+def test_noise_alike_in_all_directions_is_known_from_few_rows():
+    x = np.random.default_rng(0).normal(size=(100, 64)) * 0.2
+    noise = purest_noise(jnp.array(x, jnp.float32), jnp.zeros(100, int), jnp.ones(100), 3)
+    variance = np.linalg.eigvalsh(noise.factor @ noise.factor.T) / 0.04
+    assert 0.6 < variance.min() < variance.max() < 1.6  # without shrinkage 0.04 to 3.2
+
+
+@pytest.mark.parametrize("loud", [1.0, 1.5, 2.0, 10.0])
+@pytest.mark.parametrize("n", [30, 100, 400])
+def test_the_trust_in_a_covariance_makes_left_out_rows_likeliest(loud, n):
+    """Against leaving out one row after the other."""
+    rng, D = np.random.default_rng(n), 16
+    x = rng.normal(size=(n, D)) * np.repeat([loud, 1.0], D // 2)
+    x = x - x.mean(0)
+    raw = covariance(jnp.array(x, jnp.float32), jnp.ones(n))
+    factor, whiten, trust = likeliest_shrinkage(raw, jnp.float32(n), jnp.float32(0))
+    np.testing.assert_allclose(whiten @ factor, np.eye(D), atol=1e-4)
+
+    nll = lambda S, row: np.linalg.slogdet(S)[1] + row @ np.linalg.solve(S, row)  # noqa: E731
+
+    def loss(t: float) -> float:
+        scale = np.trace(raw) / D
+        for _ in range(2):
+            scale = D / np.trace(np.linalg.inv(t * raw + (1 - t) * scale * np.eye(D)))
+        whole = t * np.asarray(raw, float) + (1 - t) * scale * np.eye(D)
+        without = [whole - t / (n - 1) * np.outer(row, row) for row in x]
+        return float(np.mean([nll(S, row) for S, row in zip(without, x, strict=True)]))
+
+    losses = [loss(share * n / (n + D)) for share in TRUST]
+    chosen = int(np.argmin(np.abs(np.array(TRUST) * n / (n + D) - float(trust))))
+    assert losses[chosen] < min(losses) + 0.05
 
 
 def test_noise_is_taken_from_the_purest_state():

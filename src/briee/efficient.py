@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import prod
+from threading import Thread
 from typing import Any, Literal
 
 import equinox as eqx
@@ -81,6 +82,8 @@ class Efficient:
         """Run episodes to where a discovery is likeliest, every second round of them greedily once little is
         left to discover; offer all their transitions to the strata. What a round tried counts as tried for
         the next, by the decoders as they are."""
+        if not state.iteration:
+            Thread(target=self.fit, args=(state, 0)).start()  # compiles meanwhile what takes longest
         key, explore = stream(state.key, "collect", int(state.iteration)), self.config.explore
         E, L, A = explore.episodes // explore.rounds, self.config.num_latents + 1, self.sampler.num_actions
         plan, cells, rounds = state.plan, _count(state.strata, L, A), []
@@ -108,17 +111,8 @@ class Efficient:
     def represent(self, state: EfficientState) -> EfficientState:
         """Fit the decoders of the levels that grew most, and relabel the observations there."""
         levels = self.due(state)
-        key = stream(state.key, "represent", int(state.iteration))
-
-        def fit(h: int):
-            level, level_key = jnp.int32(h), jax.random.fold_in(key, h)
-            A = self.sampler.num_actions
-            return jax.block_until_ready(
-                _refit(state.strata, state.decoder, level, level_key, self.config, A)
-            )
-
         with ThreadPoolExecutor(self.config.workers or len(os.sched_getaffinity(0))) as pool:
-            results = list(pool.map(fit, levels))
+            results = list(pool.map(partial(self.fit, state), levels))
         parts = (state.decoder, state.strata.label, state.strata.next_label, state.growth, state.objective)
         for h, result in zip(levels, results, strict=True):
             parts = _replace_level(parts, jnp.int32(h), result)
@@ -131,6 +125,13 @@ class Efficient:
             objective=objective,
             levels_refit=np.asarray(len(levels), np.int64),
         )
+
+    def fit(self, state: EfficientState, level: int):
+        """What `_refit` finds at one level."""
+        key = jax.random.fold_in(stream(state.key, "represent", int(state.iteration)), level)
+        A = self.sampler.num_actions
+        found = _refit(state.strata, state.decoder, jnp.int32(level), key, self.config, A)
+        return jax.block_until_ready(found)
 
     def due(self, state: EfficientState) -> list[int]:
         """Levels to fit now, in ascending order: at first all, then those that grew most."""

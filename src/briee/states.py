@@ -16,6 +16,8 @@ NEVER = -1e6
 """Bias of a latent state that no observation has."""
 CENTRAL = 0.8
 """Share of a label's rows that its covariance is estimated on: those nearest to its centre."""
+TRUST = 1.0, 0.3, 0.1
+"""How far a covariance of n rows in D dimensions may be trusted, times n / (n + D)."""
 APART = 4.0
 """Clouds of one label are at least this many standard deviations apart."""
 
@@ -96,9 +98,6 @@ def purest_noise(
     they are, so a mean over all rows would hide just the directions that tell them apart. A label that mixes
     up clouds which are apart in plain coordinates counts as the largest of them: noise that hides a
     difference would otherwise do so for good.
-
-    The multiple is the harmonic mean of the shrunk covariance's own eigenvalues, by fixed-point iteration: an
-    arithmetic mean would lift the quiet directions, in which states differ, to the level of the loud ones.
     """
     K, D = num_latents, observation.shape[1]
     n = jnp.maximum(weight.sum(), 1.0)
@@ -109,20 +108,39 @@ def purest_noise(
     size = members.sum(1)
 
     def volume(member):
-        raw = covariance(rows, member)
-        return log_determinant(shrunk(raw, member.sum(), spread, jnp.trace(raw) / D))
+        return log_determinant(usual_shrinkage(covariance(rows, member), member.sum(), spread))
 
     volumes = jax.lax.map(volume, members)
     best = jnp.argmin(jnp.where(size >= jnp.minimum(20.0, size.max()), volumes, jnp.inf))
     central = most_central(rows, largest_cloud(rows, members[best], K), spread)
     raw, n = covariance(rows, central), central.sum()
     kept = float(gammainc(D / 2 + 1, gammaincinv(D / 2, CENTRAL))) / CENTRAL  # what is cut off is widest
-    raw = raw / kept
-    harmonic = lambda _, scale: D / jnp.sum(factorise(shrunk(raw, n, spread, scale))[1] ** 2)  # noqa: E731
-    scale = jax.lax.fori_loop(0, 3, harmonic, jnp.trace(raw) / D)
-    factor, whiten = factorise(shrunk(raw, n, spread, scale))
-    share = (1 - D / (n + D)) / jnp.maximum(n - 1, 1.0)
-    return Noise(mean, factor, whiten, central, share)
+    factor, whiten, own = likeliest_shrinkage(raw / kept, n, spread)
+    return Noise(mean, factor, whiten, central, own / jnp.maximum(n - 1, 1.0))
+
+
+def likeliest_shrinkage(
+    raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""]
+) -> tuple[Float[Array, "D D"], Float[Array, "D D"], Float[Array, ""]]:
+    """L, L^-1 and t with L L^T = t raw + (1 - t) rho I, the trust t such that rows left out are likeliest.
+
+    Noise that is about the same in all directions is known from few rows, loud and quiet directions are not.
+    rho is the harmonic mean of the result's own eigenvalues, by fixed-point iteration: an arithmetic mean
+    would lift the quiet directions, in which states differ, to the level of the loud ones. Leaving out a row
+    of weight b whose squared distance is r makes that r / (1 - b r), and the determinant 1 - b r times as
+    large; here r is the mean over the rows, tr(L^-1 raw L^-T).
+    """
+    D = raw.shape[0]
+    trust = jnp.array(TRUST) * n / (n + D)
+    shrink = lambda scale: factorise(jax.vmap(shrunk, (None, 0, 0, None))(raw, trust, scale, spread))  # noqa: E731
+    harmonic = lambda _, scale: D / jnp.sum(shrink(scale)[1] ** 2, axis=(1, 2))  # noqa: E731
+    scale = jax.lax.fori_loop(0, 2, harmonic, jnp.full(len(TRUST), jnp.trace(raw) / D))
+    factor, whiten = shrink(scale)
+    r = jnp.sum((whiten @ raw) * whiten, axis=(1, 2))
+    left = jnp.maximum(1 - trust / jnp.maximum(n - 1, 1.0) * r, 0.05)
+    log_determinant = 2 * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)).sum(1)
+    best = jnp.argmin(log_determinant + jnp.log(left) + r / left)
+    return factor[best], whiten[best], trust[best]
 
 
 def largest_cloud(
@@ -153,12 +171,18 @@ def covariance(rows: Float[Array, "n D"], member: Float[Array, " n"]) -> Float[A
 
 
 def shrunk(
-    raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""], scale: Float[Array, ""]
+    raw: Float[Array, "D D"], trust: Float[Array, ""], scale: Float[Array, ""], spread: Float[Array, ""]
 ) -> Float[Array, "D D"]:
-    """A covariance of n rows, shrunk by D / (n + D) towards scale I; never singular."""
+    """trust raw + (1 - trust) scale I, never singular."""
+    return trust * raw + ((1 - trust) * scale + 1e-3 * spread + 1e-8) * jnp.eye(raw.shape[0])
+
+
+def usual_shrinkage(
+    raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""]
+) -> Float[Array, "D D"]:
+    """A covariance of n rows, shrunk by D / (n + D) towards the mean of its eigenvalues."""
     D = raw.shape[0]
-    shrink = D / (n + D)
-    return (1 - shrink) * raw + (shrink * scale + 1e-3 * spread + 1e-8) * jnp.eye(D)
+    return shrunk(raw, n / (n + D), jnp.trace(raw) / D, spread)
 
 
 def most_central(
@@ -169,7 +193,7 @@ def most_central(
 
     def step(_, central):
         raw, n = covariance(rows, central), central.sum()
-        whiten = factorise(shrunk(raw, n, spread, jnp.trace(raw) / rows.shape[1]))[1]
+        whiten = factorise(usual_shrinkage(raw, n, spread))[1]
         centre = (central @ rows) / jnp.maximum(n, 1.0)
         distance = jnp.sum(((rows - centre) @ whiten.T) ** 2, axis=1)
         return member * (distance <= jnp.nanquantile(jnp.where(member > 0, distance, jnp.nan), CENTRAL))
