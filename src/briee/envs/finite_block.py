@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .block import cdf, sample_cdf
 from .emission import require
-from .lock import cdf, sample_cdf
 from .random_block import RandomBlockMDP
 
 if TYPE_CHECKING:

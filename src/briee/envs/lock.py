@@ -9,20 +9,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .block import Block, BlockState, cdf, sample_cdf
 from .emission import ImageEmission, VectorEmission, require, require_probability
 from .latent_model import LatentModel
 
 
-class LockState(eqx.Module):
+class LockState(BlockState):
     """Where an episode stands; `source` is the latent state (resampled in the simplex lock) last acted on."""
 
-    latent: Int[Array, ""]
-    level: Int[Array, ""]
-    emission: Float[Array, ...]
     source: Int[Array, ""]
 
 
-class CombinationLock(eqx.Module):
+class CombinationLock(Block):
     r"""The diabolical combination lock: one right action per step, two lanes that look alike, no way back.
 
     ## Description
@@ -182,7 +180,7 @@ class CombinationLock(eqx.Module):
                 seed=instance_seed,
             )
 
-    # -- the five functions of an episode, unbatched ----------------------------------------------------
+    # -- the functions of an episode, unbatched ---------------------------------------------------------
 
     def initial(self, rng: PRNGKeyArray) -> LockState:
         """Level 0, uniform over the good lanes."""
@@ -203,10 +201,6 @@ class CombinationLock(eqx.Module):
         level = state.level + 1
         return LockState(latent, level, self.emission(latent, level, noise), source)
 
-    def observation(self, state: LockState, rng: PRNGKeyArray) -> Float[Array, ...]:
-        """The observation emitted on arrival: it is part of the state, for the simplex lock acts on it."""
-        return state.emission
-
     def reward(
         self, state: LockState, action: Int[Array, ""], next_state: LockState, rng: PRNGKeyArray
     ) -> Float[Array, ""]:
@@ -217,39 +211,11 @@ class CombinationLock(eqx.Module):
         reward = jnp.where(self.good(next_state.latent), arrived, 0.0)
         return (reward + jnp.where(fell & lucky, self.anti_reward, 0.0)).astype(jnp.float32)
 
-    def terminal(self, state: LockState, rng: PRNGKeyArray) -> Bool[Array, ""]:
-        """True at level H."""
-        return state.level >= self.horizon
-
     # -- the truth, for diagnostics, oracles and tests -------------------------------------------------
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """(2^⌈log₂(H + 4)⌉,) for two good lanes without distractors; (size, size, 1) for pictures."""
-        return self.emission.shape
-
-    @property
-    def observation_bounds(self) -> tuple[float, float]:
-        """Lower and upper bound of every coordinate of an observation."""
-        return self.emission.bounds
 
     def right_action(self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""]) -> Int[Array, ""]:
         """The one action that leads on from a good state (meaningless in the bad one)."""
         return self.combination[jnp.minimum(level, self.horizon - 1), latent]
-
-    def latent(self, state: LockState) -> Int[Array, ""]:
-        """The latent state, for diagnostics only."""
-        return state.latent
-
-    def level(self, state: LockState) -> Int[Array, ""]:
-        """The level, 0 to H."""
-        return state.level
-
-    def emit(
-        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
-    ) -> Float[Array, ...]:
-        """One observation of a given latent state at a given level."""
-        return self.emission(jnp.asarray(latent, jnp.int32), jnp.asarray(level, jnp.int32), rng)
 
     def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
         """Still on the way: every latent state but the bad one, whose index is `num_good`."""
@@ -324,14 +290,3 @@ def lane_table(
         table[lane, bad] = failure
     table[bad] = np.eye(num_latents)[bad]
     return table
-
-
-def cdf(table: np.ndarray) -> np.ndarray:
-    """Cumulative probabilities along the last axis, f32, ending in exactly 1."""
-    total = np.cumsum(table, axis=-1)
-    return np.where(total >= total[..., -1:] - 1e-12, 1.0, total).astype(np.float32)
-
-
-def sample_cdf(cumulative: Float[Array, " n"], rng: PRNGKeyArray) -> Int[Array, ""]:
-    """One index, from one uniform number; an index of probability 0 is never drawn."""
-    return jnp.sum(jax.random.uniform(rng) >= cumulative).astype(jnp.int32)

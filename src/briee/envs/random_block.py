@@ -9,20 +9,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .block import Block, BlockState, cdf, sample_cdf
 from .emission import VectorEmission, require
 from .latent_model import LatentModel
-from .lock import cdf, sample_cdf
 
 
-class BlockState(eqx.Module):
-    """Where an episode stands."""
-
-    latent: Int[Array, ""]
-    level: Int[Array, ""]
-    emission: Float[Array, " dim"]
-
-
-class RandomBlockMDP(eqx.Module):
+class RandomBlockMDP(Block):
     """A block MDP without design: everything in it is drawn from `instance_seed`.
 
     ## Description
@@ -114,43 +106,11 @@ class RandomBlockMDP(eqx.Module):
         level = state.level + 1
         return BlockState(latent, level, self.emission(latent, level, noise))
 
-    def observation(self, state: BlockState, rng: PRNGKeyArray) -> Float[Array, " dim"]:
-        """The observation emitted on arrival."""
-        return state.emission
-
     def reward(
         self, state: BlockState, action: Int[Array, ""], next_state: BlockState, rng: PRNGKeyArray
     ) -> Float[Array, ""]:
         """r_h(z, a) from the table."""
         return self.reward_table[state.level, state.latent, action]
-
-    def terminal(self, state: BlockState, rng: PRNGKeyArray) -> Bool[Array, ""]:
-        """True at level H."""
-        return state.level >= self.horizon
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """Shape of one observation."""
-        return self.emission.shape
-
-    @property
-    def observation_bounds(self) -> tuple[float, float]:
-        """Lower and upper bound of every coordinate of an observation."""
-        return self.emission.bounds
-
-    def latent(self, state: BlockState) -> Int[Array, ""]:
-        """The latent state, for diagnostics only."""
-        return state.latent
-
-    def level(self, state: BlockState) -> Int[Array, ""]:
-        """The level, 0 to H."""
-        return state.level
-
-    def emit(
-        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
-    ) -> Float[Array, " dim"]:
-        """One observation of a given latent state at a given level."""
-        return self.emission(jnp.asarray(latent, jnp.int32), jnp.asarray(level, jnp.int32), rng)
 
     def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
         """There is no way to lose: every latent state counts."""
