@@ -17,7 +17,7 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
 
 SETTINGS = (
     *for_seeds(SEEDS, "briee", "efficient", "lock", 25, 100_000),
-    *for_seeds(SEEDS, "briee", "paper", "lock", 25, 100_000),
+    *for_seeds(SEEDS, "briee", "paper", "lock", 25, 200_000),
 )
 FIGURE = Figure(
     claim="The decoders of a solved lock are nearly one-hot and name the latent states up to a permutation.",

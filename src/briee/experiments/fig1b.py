@@ -43,9 +43,9 @@ RFF = tuple(
 """The paper does not say what "on top of (s, a)" means: at H = 6 both readings."""
 BRIEE = tuple(
     s
-    for H in (6, 12, 25, 50, 100)
+    for H, budget in ((6, 100_000), (12, 100_000), (25, 200_000), (50, 400_000), (100, 800_000))
     for preset in ("paper", "released")
-    for s in for_seeds(SEEDS, "briee", preset, "lock", H, 100_000)
+    for s in for_seeds(SEEDS, "briee", preset, "lock", H, budget)
 )
 
 
