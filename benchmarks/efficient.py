@@ -75,6 +75,13 @@ ROWS = (
         PAPER[:3],
         on_average=True,
     ),
+    Row(
+        "frozen-lake-slippery-stationary",
+        "FrozenLake-v1 --rich hadamard --num-latents 17 --horizon 40 --algo stationary",
+        1_000,
+        PAPER[:3],
+        on_average=True,
+    ),
     Row("deep-sea-10", "bsuite/deep_sea-v0 --env.size 10 --num-latents 10", 10_000),
     Row("deep-sea-20", "bsuite/deep_sea-v0 --env.size 20 --num-latents 20", 20_000, PAPER[:3]),
 )
