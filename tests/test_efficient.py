@@ -195,6 +195,18 @@ def test_levels_from_where_nothing_is_to_be_discovered_do_not_grow(algorithm, tr
     assert plain[1] > 0
 
 
+def test_when_nothing_is_left_to_discover_every_level_grows_alike(algorithm, trained):
+    """The rule `tries` comes to that: every cell was tried often enough."""
+    nothing = replace(trained.plan, discovery=jnp.zeros_like(trained.plan.discovery), chance=jnp.float32(0))
+    state = replace(trained, growth=jnp.zeros(H + 1))
+    done, alike = (
+        algorithm.collect(replace(state, plan=plan)).growth
+        for plan in (nothing, replace(nothing, discovery=nothing.discovery + 1, chance=jnp.float32(1)))
+    )
+    np.testing.assert_array_equal(done, alike)
+    assert (done > 0).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "latents", "episodes"),

@@ -222,7 +222,8 @@ def _insert(state: EfficientState, trajectories: Trajectories, key, num_actions:
     action, reward = trajectories.action, trajectories.reward
     strata, tries = insert(strata, observation, action, reward, label, key, groups, num_actions, stratified)
     hope = jnp.take_along_axis(plan.discovery.max(-1), label[:, :-1].T, axis=1)
-    grown = jnp.sum(jnp.minimum(hope / plan.chance, 1.0) / (tries + 1.0), axis=1)
+    weight = jnp.where(hope < plan.chance, hope / plan.chance, 1.0)
+    grown = jnp.sum(weight / (tries + 1.0), axis=1)
     edge = partial(jnp.pad, mode="edge")  # a level's own data, and those that lead to it
     return strata, state.growth + edge(grown, (1, 0)) + edge(grown, (0, 1))
 
