@@ -41,8 +41,8 @@ SETTINGS = tuple(
 )
 FIGURE = Figure(
     claim="Without strata or novel states some locks stay shut, without the forward term one with "
-    "distractors does; small updates save two thirds of the episodes, rounds and the discovery rule up to a "
-    "third.",
+    "distractors does; small updates save about two thirds of the episodes, rounds and the discovery rule "
+    "up to two fifths.",
     settings=SETTINGS,
     smoke=small(SETTINGS),
     plot=plot,
