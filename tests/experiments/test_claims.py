@@ -71,6 +71,7 @@ def test_fourier_features_solve_what_the_paper_says_and_joint_ones_need_fewer_ep
     for H in (6, 12):
         assert len(found[H]) == len(SEEDS)
         assert np.isfinite(found[H]).all()
+    assert np.isinf(found[25]).all()
     product = episodes("fig1b", "lsvi-ucb-rff paper product")
     if not product:
         pytest.skip("the other reading has not been run")

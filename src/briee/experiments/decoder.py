@@ -12,7 +12,7 @@ from briee.experiments.setting import SEEDS, Figure, Table, for_seeds, small
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     """Accuracy of the decoders against episodes."""
-    plot_curves(curves, path, caption, column="decoder_accuracy", optimum=(1.0, 1.0))
+    plot_curves(curves, path, caption, column="decoder_accuracy", optimum=(1.0, 1.0), log=True)
 
 
 SETTINGS = (

@@ -9,6 +9,9 @@ import numpy as np
 
 from briee.experiments.setting import Table
 
+COLOURS = [f"C{i}" for i in range(10) if i != 7]
+"""Those of Matplotlib but grey, which published numbers have."""
+
 
 def plot_episodes_to_solve(
     runs: Table, path: Path, caption: str, references: Mapping[str, tuple[Mapping[int, float], str]]
@@ -23,7 +26,7 @@ def plot_episodes_to_solve(
     for row in runs:
         by_label[row["label"]].append(row)
     for index, (label, rows) in enumerate(by_label.items()):
-        colour = f"C{index % 10}"
+        colour = COLOURS[index % len(COLOURS)]
         solved: dict[int, list[int]] = defaultdict(list)
         for row in rows:
             if row["episodes_to_solve"]:
@@ -106,7 +109,7 @@ def plot_curves(
         if row[column]:
             by_label[row["label"]][row["seed"]].append((float(row["episodes"]), float(row[column])))
     for index, (label, seeds) in enumerate(by_label.items()):
-        colour, lines = f"C{index % 10}", []
+        colour, lines = COLOURS[index % len(COLOURS)], []
         for points in seeds.values():
             x, y = np.array(points).T
             y = moving_average(y, window)
