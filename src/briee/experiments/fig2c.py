@@ -12,7 +12,7 @@ def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
 
 
 SETTINGS = (
-    *for_seeds(SEEDS, "ppo", "paper", "lock-dense", 30, 200_000, changes=(("rounds", 5),)),
+    *for_seeds(SEEDS, "ppo", "paper", "lock-dense", 30, 1_000_000, changes=(("rounds", 5),)),
     *for_seeds(SEEDS, "briee", "efficient", "lock-dense", 30, 100_000),
     *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
     *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
