@@ -26,7 +26,7 @@ from briee.manifest import make_manifest
 PAPER = (1, 12, 123, 1234, 12345)
 OTHERS = tuple(range(31, 41))
 INSTANCES = tuple(range(201, 221))
-LAKE = "FrozenLake-v1 --rich hadamard --num-latents 16"
+LAKE = "FrozenLake-v1 --rich hadamard"
 
 
 class Row(NamedTuple):
@@ -65,19 +65,19 @@ ROWS = (
     Row("noise-h50", "lock --horizon 50 --env.noise 0.2", 20_000, PAPER[:3]),
     Row(
         "frozen-lake",
-        "FrozenLake-v1 --rich hadamard --horizon 12 --env.is-slippery False --num-latents 16",
+        f"{LAKE} --horizon 12 --env.is-slippery False --num-latents 16",
         5_000,
     ),
     Row(
         "frozen-lake-slippery",
-        f"{LAKE} --horizon 40",
+        f"{LAKE} --num-latents 16 --horizon 40",
         5_000,
         PAPER[:3],
         on_average=True,
     ),
     Row(
         "frozen-lake-slippery-stationary",
-        "FrozenLake-v1 --rich hadamard --num-latents 17 --horizon 40 --algo stationary",
+        f"{LAKE} --num-latents 17 --horizon 40 --algo stationary",
         1_000,
         PAPER[:3],
         on_average=True,

@@ -148,7 +148,7 @@ def test_the_trust_in_a_covariance_makes_left_out_rows_likeliest(loud, n):
     x = rng.normal(size=(n, D)) * np.repeat([loud, 1.0], D // 2)
     x = x - x.mean(0)
     raw = covariance(jnp.array(x, jnp.float32), jnp.ones(n))
-    factor, whiten, trust = likeliest_shrinkage(raw, jnp.float32(n), jnp.float32(0))
+    factor, whiten, share = likeliest_shrinkage(raw, jnp.float32(n), jnp.float32(0))
     np.testing.assert_allclose(whiten @ factor, np.eye(D), atol=1e-4)
 
     nll = lambda S, row: np.linalg.slogdet(S)[1] + row @ np.linalg.solve(S, row)  # noqa: E731
@@ -161,8 +161,9 @@ def test_the_trust_in_a_covariance_makes_left_out_rows_likeliest(loud, n):
         without = [whole - t / (n - 1) * np.outer(row, row) for row in x]
         return float(np.mean([nll(S, row) for S, row in zip(without, x, strict=True)]))
 
-    losses = [loss(share * n / (n + D)) for share in TRUST]
-    chosen = int(np.argmin(np.abs(np.array(TRUST) * n / (n + D) - float(trust))))
+    trust = np.array(TRUST) * n / (n + D)
+    losses = [loss(t) for t in trust]
+    chosen = int(np.argmin(np.abs(trust - float(share) * (n - 1))))
     assert losses[chosen] < min(losses) + 0.05
 
 

@@ -115,20 +115,20 @@ def purest_noise(
     central = most_central(rows, largest_cloud(rows, members[best], K), spread)
     raw, n = covariance(rows, central), central.sum()
     kept = float(gammainc(D / 2 + 1, gammaincinv(D / 2, CENTRAL))) / CENTRAL  # what is cut off is widest
-    factor, whiten, own = likeliest_shrinkage(raw / kept, n, spread)
-    return Noise(mean, factor, whiten, central, own / jnp.maximum(n - 1, 1.0))
+    factor, whiten, share = likeliest_shrinkage(raw / kept, n, spread)
+    return Noise(mean, factor, whiten, central, share)
 
 
 def likeliest_shrinkage(
     raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""]
 ) -> tuple[Float[Array, "D D"], Float[Array, "D D"], Float[Array, ""]]:
-    """L, L^-1 and t with L L^T = t raw + (1 - t) rho I, the trust t such that rows left out are likeliest.
+    """L and L^-1 with L L^T = t raw + (1 - t) rho I, the trust t such that rows left out are likeliest, and
+    the share b = t / (n - 1) that a row has in it.
 
     Noise that is about the same in all directions is known from few rows, loud and quiet directions are not.
     rho is the harmonic mean of the result's own eigenvalues, by fixed-point iteration: an arithmetic mean
-    would lift the quiet directions, in which states differ, to the level of the loud ones. Leaving out a row
-    of weight b whose squared distance is r makes that r / (1 - b r), and the determinant 1 - b r times as
-    large; here r is the mean over the rows, tr(L^-1 raw L^-T).
+    would lift the quiet directions, in which states differ, to the level of the loud ones. The mean squared
+    distance r of the rows, tr(L^-1 raw L^-T), stands for that of each.
     """
     D = raw.shape[0]
     trust = jnp.array(TRUST) * n / (n + D)
@@ -137,10 +137,17 @@ def likeliest_shrinkage(
     scale = jax.lax.fori_loop(0, 2, harmonic, jnp.full(len(TRUST), jnp.trace(raw) / D))
     factor, whiten = shrink(scale)
     r = jnp.sum((whiten @ raw) * whiten, axis=(1, 2))
-    left = jnp.maximum(1 - trust / jnp.maximum(n - 1, 1.0) * r, 0.05)
-    log_determinant = 2 * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)).sum(1)
-    best = jnp.argmin(log_determinant + jnp.log(left) + r / left)
-    return factor[best], whiten[best], trust[best]
+    share = trust / jnp.maximum(n - 1, 1.0)
+    rest = left_out(r, share)
+    volume = 2 * jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)).sum(1)
+    best = jnp.argmin(volume + jnp.log(rest) + r / rest)
+    return factor[best], whiten[best], share[best]
+
+
+def left_out(distance: Float[Array, " n"], share: Float[Array, "..."]) -> Float[Array, " n"]:
+    """1 - b r for a row of squared distance r and share b in the covariance (Sherman-Morrison): without that
+    row its distance is r / (1 - b r), and the determinant 1 - b r times as large."""
+    return jnp.maximum(1 - share * distance, 0.05)
 
 
 def largest_cloud(
@@ -214,8 +221,7 @@ def with_region(
     coordinates, with a radius that usual observations do not reach.
 
     log p(s | k) = -|z - c_k|^2 / 2, where the centre c_k of n rows is itself off by D / n on average, which
-    is taken back. Distances of rows that shaped the noise's covariance are as if each had been left out
-    (Sherman-Morrison).
+    is taken back. Distances of rows that shaped the noise's covariance are as if each had been left out.
     """
     K, D = weight.shape
     z = noise.white(observation)
@@ -224,7 +230,7 @@ def with_region(
     size = one_hot.sum(0)
     centre = jnp.where(size[:, None] > 0, (one_hot.T @ z) / jnp.maximum(size, 1.0)[:, None], 1e4)
     distance = jnp.sum((z - centre[label]) ** 2, axis=1)
-    distance = distance / jnp.where(noise.members > 0, jnp.maximum(1 - noise.share * distance, 0.05), 1.0)
+    distance = distance / jnp.where(noise.members > 0, left_out(distance, noise.share), 1.0)
     middle, upper = jnp.nanquantile(jnp.where(valid > 0, distance, jnp.nan), jnp.array([0.5, 0.75]))
     radius = middle + deviations * (upper - middle) / 0.674  # quartile of the standard normal
     radius = jnp.maximum(radius, 0.1 * D)  # without noise all distances are rounding errors
