@@ -119,6 +119,10 @@ def test_on_the_dense_lock_briee_reaches_the_optimum_long_before_ppo():
     assert len(briee[30]) == len(rival[30]) == len(SEEDS)
     assert 10 * max(briee[30]) < min(rival[30])
     assert 50 * np.median(briee[30]) < np.median(rival[30])
+    settled = episodes("fig2c", "ppo paper half step")[30]
+    assert len(settled) == len(SEEDS)
+    assert np.isfinite(settled).all()
+    assert 50 * max(briee[30]) < min(settled)
 
 
 def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
