@@ -83,7 +83,7 @@ def test_predict_is_phi_times_w(sample):
     np.testing.assert_allclose(values, phi @ w.reshape(A * K, T), atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 5, 40])
+@pytest.mark.parametrize("size", [1, 5, 40, 131])
 def test_elimination_gives_factors_and_determinants_of_many_blocks(size):
     root = np.random.default_rng(size).normal(size=(3, size, size + 4))
     matrix = (root @ root.swapaxes(1, 2) + 0.1 * np.eye(size)).astype(np.float32)

@@ -57,11 +57,22 @@ def predict(
     return jnp.einsum("nk,nkt->nt", psi, weights[action])
 
 
+ROW_BY_ROW = 64
+"""Larger matrices are factorised in halves: matrix products are faster than elimination row by row."""
+
+
 def factorise(
     matrix: Float[Array, "*B K K"],
 ) -> tuple[Float[Array, "*B K K"], Float[Array, "*B K K"]]:
     """L and L^-1 with matrix = L L^T, block by block."""
     K = matrix.shape[-1]
+    if K > ROW_BY_ROW:
+        (L, inverse), below, rest = first_half(matrix)
+        L_rest, inverse_rest = factorise(rest)
+        corner = jnp.zeros_like(jnp.swapaxes(below, -2, -1))
+        return _square(L, corner, below, L_rest), _square(
+            inverse, corner, -inverse_rest @ below @ inverse, inverse_rest
+        )
     identity = jnp.broadcast_to(jnp.eye(K, dtype=matrix.dtype), matrix.shape)
     upper, lower = jnp.split(forward_eliminate(jnp.concatenate([matrix, identity], axis=-1)), 2, axis=-1)
     scale = jax.lax.rsqrt(jnp.diagonal(upper, axis1=-2, axis2=-1))[..., None]
@@ -70,7 +81,23 @@ def factorise(
 
 def log_determinant(matrix: Float[Array, "*B K K"]) -> Float[Array, "*B"]:
     """log det, block by block."""
+    if matrix.shape[-1] > ROW_BY_ROW:
+        (L, _), _, rest = first_half(matrix)
+        return 2 * jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)).sum(-1) + log_determinant(rest)
     return jnp.log(jnp.diagonal(forward_eliminate(matrix), axis1=-2, axis2=-1)).sum(-1)
+
+
+def first_half(matrix: Float[Array, "*B K K"]) -> tuple[tuple[Array, Array], Array, Array]:
+    """The factors of the upper left quarter, what is below them in L, and what is left to factorise."""
+    half = matrix.shape[-1] // 2
+    L, inverse = factorise(matrix[..., :half, :half])
+    below = matrix[..., half:, :half] @ jnp.swapaxes(inverse, -2, -1)
+    return (L, inverse), below, matrix[..., half:, half:] - below @ jnp.swapaxes(below, -2, -1)
+
+
+def _square(a: Array, b: Array, c: Array, d: Array) -> Array:
+    """The matrix with these four quarters."""
+    return jnp.concatenate([jnp.concatenate([a, b], -1), jnp.concatenate([c, d], -1)], -2)
 
 
 def forward_eliminate(table: Float[Array, "*B K M"]) -> Float[Array, "*B K M"]:
