@@ -140,33 +140,36 @@ def episode_keys(key: PRNGKeyArray, index: Int[ArrayLike, " E"]) -> PRNGKeyArray
     return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(jax.random.split(key), index)
 
 
-def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""] = 0) -> Trajectories:
-    """Episodes `first`, `first` + 1, ... of those that `key` stands for."""
-    env_keys, policy_keys = episode_keys(key, first + jnp.arange(episodes))
+def run_levels(
+    pure, act: Callable, key: PRNGKeyArray, index: Int[ArrayLike, " E"]
+) -> tuple[Array, Array, Array, Array, Any]:
+    """Some of the episodes that `key` stands for, level by level: observations [levels, E, ...], actions and
+    rewards [H, E], latent states [levels, E], and what `act` says besides. It is asked once for each level:
+    (level, observations, keys) -> (actions, anything)."""
+    env_keys, policy_keys = episode_keys(key, index)
 
     def step(carry, level):
-        state, observation = carry
-        action = jax.vmap(choose_action, (None, None, None, 0, 0, None if deviation is None else 0))(
-            policy, pure.num_actions, level, observation, policy_keys, deviation
-        )
-        new_state, new_observation, reward, _ = jax.vmap(episode_step, (None, 0, 0, 0))(
-            pure, state, action, env_keys
-        )
-        return (new_state, new_observation), (
-            new_observation,
-            action,
-            reward,
-            jax.vmap(pure.latent)(new_state),
-        )
+        state, seen = carry
+        action, besides = act(level, seen, policy_keys)
+        state, seen, reward, _ = jax.vmap(episode_step, (None, 0, 0, 0))(pure, state, action, env_keys)
+        return (state, seen), (seen, action, reward, jax.vmap(pure.latent)(state), besides)
 
-    state, start = jax.vmap(episode_start, (None, 0))(pure, env_keys)
-    _, (later, action, reward, latent) = jax.lax.scan(step, (state, start), jnp.arange(pure.horizon))
-    observation = jnp.concatenate([start[None], later])
-    latent = jnp.concatenate([jax.vmap(pure.latent)(state)[None], latent])
-    time_second = lambda x: jnp.swapaxes(x, 0, 1)  # noqa: E731
-    return Trajectories(
-        time_second(observation), time_second(action), time_second(reward), time_second(latent)
-    )
+    start, first = jax.vmap(episode_start, (None, 0))(pure, env_keys)
+    _, (seen, action, reward, latent, besides) = jax.lax.scan(step, (start, first), jnp.arange(pure.horizon))
+    latent = jnp.concatenate([jax.vmap(pure.latent)(start)[None], latent])
+    return jnp.concatenate([first[None], seen]), action, reward, latent, besides
+
+
+def _scan(pure, policy, key, episodes: int, deviation, first: Int[ArrayLike, ""] = 0) -> Trajectories:
+    """Episodes `first`, `first` + 1, ... of those that `key` stands for."""
+    of_each = (None, None, None, 0, 0, None if deviation is None else 0)
+
+    def act(level, seen, keys):
+        chosen = jax.vmap(choose_action, of_each)(policy, pure.num_actions, level, seen, keys, deviation)
+        return chosen, None
+
+    *levels, _ = run_levels(pure, act, key, first + jnp.arange(episodes))
+    return Trajectories(*(jnp.swapaxes(x, 0, 1) for x in levels))
 
 
 _scan_few, _scan_many = quick_jit(_scan), eqx.filter_jit(_scan)

@@ -26,9 +26,8 @@ from briee.baselines.actor_critic import (
     sample_logits,
 )
 from briee.baselines.config import PpoConfig
-from briee.envs.registration import episode_start, episode_step
 from briee.randomness import stream, unrolled
-from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, choose_action, episode_keys
+from briee.rollout import Policy, Sampler, ScanSampler, Trajectories, choose_action, run_levels
 
 
 class Learner(eqx.Module):
@@ -182,26 +181,18 @@ class Played(eqx.Module):
 
 def play(pure: Any, network: ActorCritic, key: PRNGKeyArray, episodes: int) -> Played:
     """The episodes that the compiled sampler runs with this key; the network is asked once for each step."""
-    env_keys, policy_keys = episode_keys(key, jnp.arange(episodes))
 
     def draw(level, logits, key):
         return sample_logits(logits, key)
 
-    def step(carry, level):
-        state, seen = carry
+    def act(level, seen, keys):
         logits, value = network(seen.reshape(episodes, -1).T)
-        action = jax.vmap(choose_action, (None, None, None, 1, 0, None))(
-            draw, pure.num_actions, level, logits, policy_keys, None
-        )
-        state, seen, reward, _ = jax.vmap(episode_step, (None, 0, 0, 0))(pure, state, action, env_keys)
-        thought = log_probability(logits, action), value
-        return (state, seen), (seen, action, reward, jax.vmap(pure.latent)(state), *thought)
+        of_each = (None, None, None, 1, 0, None)
+        action = jax.vmap(choose_action, of_each)(draw, pure.num_actions, level, logits, keys, None)
+        return action, (log_probability(logits, action), value)
 
-    start, first = jax.vmap(episode_start, (None, 0))(pure, env_keys)
-    _, (seen, action, reward, latent, *thought) = jax.lax.scan(step, (start, first), jnp.arange(pure.horizon))
-    seen = jnp.concatenate([first[None], seen]).reshape(pure.horizon + 1, episodes, -1)
-    latent = jnp.concatenate([jax.vmap(pure.latent)(start)[None], latent])
-    return Played(seen, action, reward, latent, *thought)
+    seen, action, reward, latent, thought = run_levels(pure, act, key, jnp.arange(episodes))
+    return Played(seen.reshape(*latent.shape, -1), action, reward, latent, *thought)
 
 
 def judged(network: ActorCritic, trajectories: Trajectories) -> Played:
