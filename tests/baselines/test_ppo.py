@@ -1,6 +1,7 @@
 """PPO: advantages by hand, one scan or many calls, random streams, the bonus of RND, and that it learns."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from briee.baselines.actor_critic import NetworkPolicy, sample_logits
 from briee.baselines.config import PpoConfig
-from briee.baselines.ppo import Ppo, PpoRnd, advantages, judged, play, shuffled
+from briee.baselines.ppo import Ppo, PpoRnd, advantages, judged, measured_steps, optimizer, play, shuffled
 from briee.envs import CombinationLock, PureVectorEnv
 from briee.envs.host import HostSampler
 from briee.randomness import unrolled
@@ -103,6 +104,22 @@ def test_the_bonus_of_distillation_falls_as_states_become_known(lock):
     assert bonus[0] > 1
     assert bonus[-1] < bonus[0] / 2
     same(state.learner.target, target)
+
+
+def test_only_the_gradient_of_actor_and_critic_is_clipped():
+    rule, one = optimizer(replace(RND, gradient_clip=0.5, decay=1.0)), jnp.ones(4)
+    change: Any = rule.update((8 * one, 8 * one), rule.init((one, one)))[0]
+    np.testing.assert_allclose(change[1] / change[0], 8 / 0.25, rtol=1e-4)  # 0.5 = |(0.25, ..., 0.25)|
+
+
+def test_the_bonus_is_that_of_the_state_in_which_an_action_is_chosen(lock):
+    algorithm = PpoRnd(ScanSampler(lock), RND)
+    learner = algorithm.init(jax.random.key(0)).learner
+    played = play(lock, learner.network, jax.random.key(1), 40)
+    steps, measured = measured_steps(learner, played, RND)
+    error = ((learner.predictor(steps.x.T) - learner.target(steps.x.T)) ** 2).mean(0)
+    np.testing.assert_allclose(measured["intrinsic"], 1000 * error.sum() / 40, rtol=1e-5)
+    np.testing.assert_array_equal(steps.x, played.seen[:-1].reshape(40 * H, -1))
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -58,8 +58,8 @@ class ActorCritic(eqx.Module):
 class Distilled(eqx.Module):
     """The network of random network distillation: one hidden layer of rectified units.
 
-    Weights begin uniform within ±1/√columns, the default of PyTorch, which the published program uses: their
-    scale is that of the bonus, which nothing normalises.
+    Weights begin uniform within ±1/√columns, the default of PyTorch. Nothing normalises the bonus, so their
+    scale is that of the bonus.
     """
 
     hidden: Dense

@@ -56,7 +56,6 @@ class Ppo:
     """PPO on the environment behind `sampler`."""
 
     name = "ppo"
-    decodes = False
 
     def __init__(self, sampler: Sampler, config: PpoConfig):
         self.sampler = sampler
@@ -136,19 +135,22 @@ def new_learner(key: PRNGKeyArray, inputs: int, num_actions: int, config: PpoCon
     keys = jax.random.split(key, 3)
     network = ActorCritic(keys[0], inputs, config.hidden_size, num_actions)
     predictor, target = (Distilled(k, inputs, config.rnd.hidden_size) for k in keys[1:])
-    vector, _ = ravel_pytree(trainable(network, predictor, config))
-    return Learner(network, predictor, target, optimizer(config).init(vector))
+    vectors, _ = as_vectors(network, predictor, config)
+    return Learner(network, predictor, target, optimizer(config).init(vectors))
 
 
-def trainable(network: ActorCritic, predictor: Distilled, config: PpoConfig):
-    """What the gradient steps move; the predictor only where it is used."""
-    return (network, predictor if config.rnd.coefficient > 0 else None)
+def as_vectors(network: ActorCritic, predictor: Distilled, config: PpoConfig):
+    """What the gradient steps move, as one vector for each network, and the way back. The predictor is moved
+    only where it is used."""
+    used = network, predictor if config.rnd.coefficient > 0 else None
+    (first, first_back), (second, second_back) = map(ravel_pytree, used)
+    return (first, second), lambda vectors: (first_back(vectors[0]), second_back(vectors[1]))
 
 
 def optimizer(config: PpoConfig) -> optax.GradientTransformation:
-    """RMSprop on clipped gradients, on all parameters as one vector."""
+    """RMSprop for both vectors; only the gradient of actor and critic is clipped."""
     return optax.chain(
-        optax.clip_by_global_norm(config.gradient_clip),
+        optax.masked(optax.clip_by_global_norm(config.gradient_clip), (True, False)),
         optax.rmsprop(config.learning_rate, decay=config.decay, eps=1e-8, eps_in_sqrt=False),
     )
 
@@ -205,15 +207,14 @@ def judged(network: ActorCritic, trajectories: Trajectories) -> Played:
 
 
 class Steps(eqx.Module):
-    """n steps of a round, flat; what follows a step only where distillation needs it."""
+    """n steps of a round, flat, with what the fixed network makes of x where there is distillation."""
 
     x: Float[Array, "n d"]
     action: Int[Array, " n"]
     log_probability: Float[Array, " n"]
     advantage: Float[Array, " n"]
     target: Float[Array, " n"]
-    next_x: Float[Array, "n d"] | None
-    next_code: Float[Array, "n width"] | None
+    code: Float[Array, "n width"] | None
 
 
 def ppo_loss(parameters, steps: Steps, config: PpoConfig) -> Float[Array, ""]:
@@ -227,8 +228,8 @@ def ppo_loss(parameters, steps: Steps, config: PpoConfig) -> Float[Array, ""]:
     entropy = -(jnp.exp(log_p) * log_p).sum(0).mean()
     error = ((value - steps.target) ** 2).mean()
     loss = -surrogate - config.entropy * entropy + config.value * error
-    if predictor is not None and steps.next_x is not None and steps.next_code is not None:
-        loss = loss + ((predictor(steps.next_x.T) - steps.next_code.T) ** 2).mean()
+    if predictor is not None and steps.code is not None:
+        loss = loss + ((predictor(steps.x.T) - steps.code.T) ** 2).mean()
     return loss
 
 
@@ -240,22 +241,20 @@ def novelty(learner: Learner, x: Float[Array, "d E"]) -> tuple[Float[Array, "E w
 
 def measured_steps(learner: Learner, played: Played, config: PpoConfig) -> tuple[Steps, dict[str, Array]]:
     """A round's steps with their advantages, and its mean returns."""
-    n = played.action.size
-    x, next_x = played.seen[:-1].reshape(n, -1), played.seen[1:].reshape(n, -1)
-    reward, intrinsic, next_code = played.reward, jnp.zeros_like(played.reward), None
+    n, seen = played.action.size, played.seen[:-1]
+    reward, intrinsic, code = played.reward, jnp.zeros_like(played.reward), None
     if config.rnd.coefficient > 0:
-        code, error = jax.lax.map(lambda seen: novelty(learner, seen.T), played.seen[1:])
-        intrinsic, next_code = config.rnd.coefficient * error, code.reshape(n, -1)
+        codes, error = jax.lax.map(lambda x: novelty(learner, x.T), seen)
+        intrinsic, code = config.rnd.coefficient * error, codes.reshape(n, -1)
     advantage = advantages((reward + intrinsic).T, played.value.T, config.discount, config.gae).T
     normalised = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     steps = Steps(
-        x,
+        seen.reshape(n, -1),
         played.action.reshape(-1),
         played.log_probability.reshape(-1),
         normalised.reshape(-1),
         (advantage + played.value).reshape(-1),
-        None if next_code is None else next_x,
-        next_code,
+        code,
     )
     return steps, {"explore_return": reward.sum(0).mean(), "intrinsic": intrinsic.sum(0).mean()}
 
@@ -276,15 +275,15 @@ def improve(
 ) -> tuple[Learner, dict[str, Array]]:
     """All gradient steps of one round. What does not fill a minibatch is left out, other steps each epoch."""
     steps, measured = measured_steps(learner, played, config)
-    vector, unravel = ravel_pytree(trainable(learner.network, learner.predictor, config))
+    vectors, back = as_vectors(learner.network, learner.predictor, config)
     n = len(steps.x)
     rule, m = optimizer(config), min(config.minibatch, n)
 
     def gradient_step(carry, batch: Steps):
-        vector, memory = carry
-        gradient = jax.grad(ppo_loss)(unravel(vector), batch, config)
-        change, memory = rule.update(ravel_pytree(gradient)[0], memory)
-        return (vector + change, memory), None
+        vectors, memory = carry
+        gradient = jax.grad(lambda vectors: ppo_loss(back(vectors), batch, config))(vectors)
+        change, memory = rule.update(gradient, memory)
+        return (optax.apply_updates(vectors, change), memory), None
 
     def epoch(carry, epoch_key):
         order = shuffled(epoch_key, n)[: n // m * m].reshape(n // m, m)
@@ -292,8 +291,8 @@ def improve(
         return jax.lax.scan(gradient_step, carry, batches)
 
     keys = jax.random.split(key, config.epochs)
-    (vector, memory), _ = jax.lax.scan(epoch, (vector, learner.optimizer), keys)
-    network, predictor = unravel(vector)
+    (vectors, memory), _ = jax.lax.scan(epoch, (vectors, learner.optimizer), keys)
+    network, predictor = back(vectors)
     learner = Learner(network, learner.predictor if predictor is None else predictor, learner.target, memory)
     return learner, measured
 

@@ -20,6 +20,7 @@ LSVI = tuple(
 EFFICIENT = tuple(
     s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "briee", "efficient", "lock", H, 200_000)
 )
+HALF_STEP = (("rounds", 10), ("learning_rate", 5e-4))
 PPO = tuple(
     s
     for algorithm, H, budget in (
@@ -27,12 +28,13 @@ PPO = tuple(
         ("ppo", 12, 200_000),
         ("ppo-rnd", 6, 1_000_000),
         ("ppo-rnd", 12, 1_000_000),
-        ("ppo-rnd", 50, 100_000),
+        ("ppo-rnd", 50, 200_000),
         ("ppo-rnd", 25, 1_000_000),
         ("ppo", 25, 200_000),
     )
     for s in for_seeds(SEEDS, algorithm, "paper", "lock", H, budget, changes=(("rounds", 10),))
-)
+) + for_seeds(SEEDS, "ppo-rnd", "paper", "lock", 25, 1_000_000, changes=HALF_STEP, variant="half step")
+"""With the paper's step size PPO + RND unlearns at H = 25 what it has found: there half of it, too."""
 RFF = tuple(
     s
     for H, budget in ((6, 10_000), (12, 15_000), (25, 10_000))
