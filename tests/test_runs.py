@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from briee import rundir, runs
+from briee.algorithms import preset
 from briee.checkpoint import CheckpointError, Folder
 from briee.config import BrieeConfig
 from briee.filelock import Holder, InUseError, locked, process_start
-from briee.rundir import RunDirectory, RunError, config_from_json, list_runs
+from briee.rundir import RunDirectory, RunError, RunSpec, config_from_json, list_runs
 from briee.runs import RunInterrupted, load_state, run
 from briee.training import DivergedError, reaches_optimum
 from toy_run import Toy, ToySampler, make_toy
@@ -340,6 +341,43 @@ def test_resume_refuses_another_configuration_and_a_damaged_checkpoint(tmp_path)
         run(*make_toy(solves_at=8), tmp_path, resume=True)
     newest.unlink()
     assert run(*make_toy(solves_at=8), tmp_path, resume=True)["solved"]
+
+
+def claim(run_dir: Path, algorithm: str, name: str, **changes) -> RunSpec:
+    """Open the directory as a resumed run does; the run, a preset with some values changed."""
+    config = config_from_json(preset(algorithm, name, 6), changes)
+    spec = RunSpec("lock", algorithm, name, 6, 1, 100, config)
+    with RunDirectory.open(run_dir, spec, resume=True, overwrite=False):
+        return spec
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("briee", "paper"), ("briee", "efficient"), ("reward-free", "paper"), ("stationary", "efficient")],
+)
+def test_threads_may_change_on_resume(tmp_path, algorithm, name):
+    for workers in (1, 2):
+        claim(tmp_path, algorithm, name, workers=workers)
+
+
+@pytest.mark.parametrize(("algorithm", "workers"), [("ppo", 100), ("ppo-rnd", 100), ("sb3:PPO", 10)])
+def test_copies_that_enter_an_update_may_not(tmp_path, algorithm, workers):
+    claim(tmp_path, algorithm, "paper")
+    with pytest.raises(RunError, match=rf"was started with config\.workers = {workers}, not 3"):
+        claim(tmp_path, algorithm, "paper", workers=3)
+
+
+def test_a_run_older_than_a_field_has_the_preset_s_value_there(tmp_path):
+    spec = claim(tmp_path, "briee", "released")
+    stored = spec.to_json()
+    del stored["config"]["features"]["standardize"], stored["config"]["replearn"]["wait_for_rival"]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(RunError, match=r"was started with config\.features\.standardize = False, not True"):
+        claim(tmp_path, "briee", "released", features={"standardize": True})
+    with pytest.raises(RunError, match=r"config\.replearn\.wait_for_rival = False, not True"):
+        claim(tmp_path, "briee", "released", replearn={"wait_for_rival": True})
+    claim(tmp_path, "briee", "released")
+    assert json.loads((tmp_path / "config.json").read_text()) == spec.to_json()
 
 
 def test_a_lock_stops_a_second_process_and_dies_with_its_own(tmp_path):

@@ -7,7 +7,7 @@ no JAX.
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 def require(config: object, condition: str, *names: str) -> None:
@@ -184,6 +184,8 @@ class EvaluationConfig:
 class BrieeConfig:
     """Algorithm 1 and everything it calls."""
 
+    free_fields: ClassVar[tuple[str, ...]] = ("workers",)
+    """Fields that change no result."""
     bonus: BonusConfig
     collect: CollectConfig = field(default_factory=CollectConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)

@@ -1,7 +1,7 @@
 """Settings of the sample-efficient sibling of Algorithm 1. Imports no JAX."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from briee.config import EvaluationConfig, require, require_choice
 
@@ -103,6 +103,8 @@ class ExploreConfig:
 class EfficientConfig:
     """The sample-efficient preset."""
 
+    free_fields: ClassVar[tuple[str, ...]] = ("workers",)
+    """Fields that change no result."""
     num_latents: int = 3
     """K, the number of latent states that a level's decoder can tell apart."""
     strata: StrataConfig = field(default_factory=StrataConfig)

@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 from briee.filelock import InUseError, lock_holder, locked
 
 OUTCOMES = ("manifest.json", "metrics.csv", "summary.json", "decoder.png")
-FREE_FIELDS = ("episodes", "config.workers")
-"""What a resumed run may change: how many iterations there are and how fast, not what they compute."""
 
 
 class RunError(ValueError):
@@ -73,6 +71,38 @@ def config_from_json(default: Any, values: Any, name: str = "") -> Any:
     return dataclasses.replace(default, **changes)
 
 
+class Wanted:
+    """The values of a run that is asked for, to be compared with those of a stored one."""
+
+    def __init__(self, spec: RunSpec):
+        self.values = flatten(spec.to_json())
+        self.defaults = {name: value for name, value in _preset(spec).items() if name in self.values}
+        self.free = {"episodes", *(f"config.{name}" for name in getattr(spec.config, "free_fields", ()))}
+
+    def difference(self, stored: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+        """The first name whose value in the flat values `stored` makes it another run, that value and ours.
+
+        A run may change how many iterations there are and how fast, not what they compute. A field that is
+        younger than the stored run has the preset's value there.
+        """
+        before, now = {**self.defaults, **stored}, self.values
+        for name in {**now, **before}:
+            if name not in self.free and before.get(name) != now.get(name):
+                return name, before.get(name), now.get(name)
+        return None
+
+
+def _preset(spec: RunSpec) -> dict[str, Any]:
+    """The configuration before any change, with dotted names; empty where no such preset is known."""
+    from briee.algorithms import preset  # which imports this module
+
+    try:
+        config = preset(spec.algorithm, spec.preset, spec.horizon, spec.env)
+    except ValueError:
+        return {}
+    return flatten(dataclasses.replace(spec, config=config).to_json()["config"], "config.")
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested JSON objects as one dict with dotted names."""
     flat: dict[str, Any] = {}
@@ -115,19 +145,18 @@ class RunDirectory:
             advice = "add --resume to continue it, --overwrite to replace it, or choose another --run-dir"
             raise RunError(f"{self.path} holds {state} run: {advice}")
         elif known is not None:
-            self._compare(spec.to_json(), known)
+            self._compare(spec, known)
         elif any(file.name != "lock" for file in self.path.iterdir()):
             raise RunError(
                 f"{self.path} is not empty and not a run directory: choose another or add --overwrite"
             )
         self.write("config.json", spec.to_json())
 
-    def _compare(self, new: dict[str, Any], old: dict[str, Any]) -> None:
-        before, now = flatten(old), flatten(new)
-        for name in sorted((before.keys() | now.keys()) - set(FREE_FIELDS)):
-            if before.get(name) != now.get(name):
-                change = f"{name} = {before.get(name)!r}, not {now.get(name)!r}"
-                raise RunError(f"{self.path} was started with {change}: resume with the same value")
+    def _compare(self, spec: RunSpec, stored: dict[str, Any]) -> None:
+        if difference := Wanted(spec).difference(flatten(stored)):
+            name, before, now = difference
+            change = f"{name} = {before!r}, not {now!r}"
+            raise RunError(f"{self.path} was started with {change}: resume with the same value")
 
     def _remove_run(self) -> None:
         """Checkpoints first: a process killed half way leaves a run directory, never a foreign one."""

@@ -1,7 +1,9 @@
 """Experiments as data: every setting can be built, smoke runs draw a figure, and what is done is skipped."""
 
 import dataclasses
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +84,42 @@ def test_a_finished_run_of_another_folder_is_not_repeated(tmp_path):
     assert "1 done before" in said[0]
     runs = read_table(tmp_path / "fig1b-smoke" / "runs.csv")
     assert [row["run"] for row in runs] == ["elsewhere/other-name"]
+
+
+def store_done(setting: Setting, run_dir: Path, *without: str) -> None:
+    """A run directory of a setting that is done, from before its configuration had some fields."""
+    values = setting.spec().to_json()
+    for name in without:
+        *groups, last = name.split(".")
+        group = values["config"]
+        for part in groups:
+            group = group[part]
+        del group[last]
+    run_dir.mkdir(parents=True)
+    (run_dir / "config.json").write_text(json.dumps(values))
+    (run_dir / "summary.json").write_text(json.dumps({"finished": True, "solved": False}))
+
+
+def test_another_number_of_threads_is_the_same_run_and_other_episodes_an_update_are_not(tmp_path):
+    for algorithm, same in (("briee", True), ("ppo", False)):
+        setting = Setting(algorithm, "paper", "lock", 6, 100, changes=(("workers", 2),))
+        done, own = tmp_path / "done" / algorithm, tmp_path / "own" / algorithm
+        store_done(setting, done)
+        found = Finished(tmp_path).directory
+        assert found(setting, own) == done
+        other = dataclasses.replace(setting, changes=(("workers", 3),))
+        assert found(other, own) == (done if same else own)
+
+
+def test_a_run_older_than_a_field_is_not_that_of_a_variant(tmp_path):
+    setting = Setting("briee", "paper", "lock", 6, 100)
+    done, own = tmp_path / "done" / "run", tmp_path / "own" / "run"
+    store_done(setting, done, "features.standardize", "evaluation.tolerance")
+    found = Finished(tmp_path).directory
+    assert found(setting, own) == done
+    assert found(dataclasses.replace(setting, episodes=101), own) == own
+    for change in (("features.standardize", True), ("evaluation.tolerance", 0.5)):
+        assert found(dataclasses.replace(setting, changes=(change,)), own) == own, change
 
 
 def test_features_that_an_environment_does_not_know_are_refused_in_one_sentence(tmp_path, capsys):

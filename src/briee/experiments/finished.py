@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from briee.experiments.setting import Setting
-from briee.rundir import FREE_FIELDS, flatten, read_json
+from briee.rundir import Wanted, flatten, read_json
 
 
 class Finished:
     """The finished runs in the folders next to an experiment's own.
 
-    A run of another folder stands for a setting if every value that both know is the same, apart from the
-    number of processes, and if it was solved or had at least the setting's budget. A value that only one of
-    them knows came or went with a version of the program.
+    A run of another folder stands for a setting if it could be continued as the setting's (`Wanted`), and if
+    it was solved or had at least the setting's budget.
     """
 
     def __init__(self, root: Path):
@@ -26,22 +25,16 @@ class Finished:
         """Where the run of a setting is: in its own directory, or in another where that is not done."""
         if is_done(own):
             return own
-        wanted = flatten(setting.spec().to_json())
+        wanted = Wanted(setting.spec())
         for path, values in self.runs:
-            common = (wanted.keys() & values.keys()) - set(FREE_FIELDS)
-            if all(wanted[name] == values[name] for name in common) and self._is_enough(path, values, wanted):
+            if wanted.difference(values) is None and self._is_enough(path, values["episodes"], setting):
                 return path
         return own
 
     @staticmethod
-    def _is_enough(path: Path, values: dict[str, Any], wanted: dict[str, Any]) -> bool:
-        same_world = all(
-            values.get(name) == wanted.get(name)
-            for name in values.keys() | wanted.keys()
-            if name.startswith(("env_arguments.", "rich."))
-        )
+    def _is_enough(path: Path, episodes: int, setting: Setting) -> bool:
         solved = bool((read_json(path / "summary.json") or {}).get("solved"))
-        return same_world and (solved or values["episodes"] >= wanted["episodes"])
+        return solved or episodes >= setting.episodes
 
 
 def is_done(run_dir: Path) -> bool:

@@ -116,7 +116,7 @@ def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = Fal
     from briee.runs import run
 
     spec = setting.spec()
-    if hasattr(spec.config, "workers") and spec.algorithm == "briee":
+    if "workers" in getattr(spec.config, "free_fields", ()):
         spec = dataclasses.replace(spec, config=dataclasses.replace(spec.config, workers=1))
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", before or hasty)
