@@ -172,6 +172,33 @@ def test_resume_refuses_metrics_that_lack_rows(tmp_path):
         run(algorithm, spec, tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("stop", [1, 3])
+def test_resume_refuses_rows_whose_checkpoint_is_gone(tmp_path, stop):
+    run(*make_toy(solves_at=8), tmp_path, callbacks=[lambda row: row["iteration"] == stop])
+    shutil.rmtree(tmp_path / "checkpoint")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(RunError, match=r"has rows in metrics\.csv but no checkpoint .*: start anew with"):
+        run(*make_toy(solves_at=8, episodes=2000), tmp_path, resume=True)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("moment", ["sync", "save"])
+def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path, straight, monkeypatch, moment):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*{"sync": (rundir.MetricsFile, "sync"), "save": (Folder, "save")}[moment], killed)
+        with pytest.raises(Killed):
+            run(*make_toy(solves_at=8), tmp_path)
+    assert len(rows(tmp_path)) == 1
+    run(*make_toy(solves_at=8), tmp_path, resume=True)
+    assert_same_run(tmp_path, straight)
+
+
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_killed_run_resumes_to_the_same_metrics(tmp_path, kills):
     program = [sys.executable, str(Path(__file__).with_name("toy_run.py")), str(tmp_path / "victim")]

@@ -146,6 +146,7 @@ class RunDirectory:
             raise RunError(f"{self.path} holds {state} run: {advice}")
         elif known is not None:
             self._compare(spec, known)
+            self._require_checkpoint()
         elif any(file.name != "lock" for file in self.path.iterdir()):
             raise RunError(
                 f"{self.path} is not empty and not a run directory: choose another or add --overwrite"
@@ -157,6 +158,18 @@ class RunDirectory:
             name, before, now = difference
             change = f"{name} = {before!r}, not {now!r}"
             raise RunError(f"{self.path} was started with {change}: resume with the same value")
+
+    def _require_checkpoint(self) -> None:
+        """Refuse to compute rows anew because the checkpoint that belongs to them is gone.
+
+        The first checkpoint follows the first row, and summary.json the checkpoint: one row without either is
+        all that a process leaves which ended in between.
+        """
+        rows = MetricsFile(self.path / "metrics.csv").rows()
+        begun = rows > 1 or (rows == 1 and (self.path / "summary.json").exists())
+        if begun and not any(self.checkpoints.glob("*.npz")):
+            state = f"{self.path} has rows in metrics.csv but no checkpoint to continue from"
+            raise RunError(f"{state}: start anew with --overwrite, or remove the folder")
 
     def _remove_run(self) -> None:
         """Checkpoints first: a process killed half way leaves a run directory, never a foreign one."""
@@ -179,17 +192,23 @@ class MetricsFile:
         self.path = path
         self.columns: list[str] | None = None
 
+    def rows(self) -> int:
+        """How many whole rows there are."""
+        return max(len(self._lines()) - 1, 0)
+
+    def _lines(self) -> list[str]:
+        """The header and the rows, without a last line cut short."""
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        return [line for line in lines if line.endswith("\n")]
+
     def rewind(self, iteration: int) -> None:
         """Drop the rows after `iteration`, which a resumed run computes anew, and a last line cut short."""
         if not self.path.exists() and iteration == 0:
             return
-        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
-        whole = [line for line in lines if line.endswith("\n")]
+        whole = self._lines()
         self.columns = whole[0].strip().split(",") if whole else None
         if len(whole) <= iteration:
-            raise RunError(
-                f"{self.path} lacks rows: it has {max(len(whole) - 1, 0)} of {iteration} iterations"
-            )
+            raise RunError(f"{self.path} lacks rows: it has {self.rows()} of {iteration} iterations")
         write_atomically(self.path, "".join(whole[: iteration + 1]) if iteration else "")
         if not iteration:
             self.columns = None

@@ -86,7 +86,7 @@ def run(
 ) -> dict[str, Any]:
     """Train `algorithm` until it is solved or its budget is used up; returns what summary.json holds.
 
-    With `resume` the run in `run_dir` is continued from its newest checkpoint, or started when there is none.
+    With `resume` the run in `run_dir` is continued from its newest checkpoint, or started if it has no rows.
     Raises `RunError` or `CheckpointError`, both `ValueError`, with one sentence when the request cannot be
     carried out; `DivergedError` when training diverges and `RunInterrupted` after Ctrl-C, with the last
     complete iteration saved.
