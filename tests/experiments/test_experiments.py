@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from briee.cli import main
-from briee.experiments import FIGURES
+from briee.experiments import FIGURES, runner
 from briee.experiments.ablation import OTHER, switched
 from briee.experiments.finished import Finished
 from briee.experiments.plots import moving_average
-from briee.experiments.runner import draw, find_figure, is_done, read_table, reproduce, run_setting
+from briee.experiments.runner import Outcome, draw, find_figure, is_done, read_table, reproduce, run_setting
 from briee.experiments.setting import Setting
 from briee.rundir import RunError
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -67,7 +69,7 @@ def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
 
 def test_a_finished_run_of_another_folder_is_not_repeated(tmp_path):
     setting = find_figure("fig1b").smoke[0]
-    assert run_setting(setting, tmp_path / "elsewhere" / "other-name", "").startswith("solved")
+    assert run_setting(setting, tmp_path / "elsewhere" / "other-name", "").words.startswith("solved")
     own, other = tmp_path / "fig1b" / setting.name, tmp_path / "elsewhere" / "other-name"
     directory = Finished(tmp_path).directory
     assert directory(setting, own) == other
@@ -120,6 +122,48 @@ def test_a_run_older_than_a_field_is_not_that_of_a_variant(tmp_path):
     assert found(dataclasses.replace(setting, episodes=101), own) == own
     for change in (("features.standardize", True), ("evaluation.tolerance", 0.5)):
         assert found(dataclasses.replace(setting, changes=(change,)), own) == own, change
+
+
+def test_failed_runs_do_not_stop_the_others_and_are_named_in_the_end(tmp_path, monkeypatch):
+    names = [setting.name for setting in find_figure("fig2b").smoke]
+    said: list[str] = []
+
+    def run(setting, run_dir, **how):
+        return Outcome("solved") if setting.name == names[1] else Outcome("disk full", failed=True)
+
+    monkeypatch.setattr(runner, "run_setting", run)
+    with pytest.raises(
+        RunError, match=rf"^2 of 3 runs failed: {names[0]}: disk full; {names[2]}: disk full$"
+    ):
+        reproduce("fig2b", tmp_path, smoke=True, say=said.append)
+    outcomes = [line.split(";")[0] for line in said[1:]]
+    assert outcomes == [
+        f"{names[0]}: failed: disk full",
+        f"{names[1]}: solved",
+        f"{names[2]}: failed: disk full",
+    ]
+
+
+def test_an_unfinished_run_whose_checkpoint_is_gone_fails_and_stays_in_the_figure(tmp_path, capsys):
+    folder, name = tmp_path / "fig2c", "lock-dense-h30-briee-paper-s1"
+    for path in (RESULTS / "fig2c").glob("*-s1"):
+        shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("checkpoint"))
+    files = lambda: {path: path.read_bytes() for path in folder.glob("*/*")}  # noqa: E731
+    before = files()
+    sentence = f"{name} has rows in metrics.csv but no checkpoint to continue from"
+    only = "algo=briee,preset=paper,seed=1"
+    assert main(["reproduce", "fig2c", "--output", str(tmp_path), "--only", only]) == 2
+    error = capsys.readouterr().err
+    assert f"1 of 1 runs failed: {name}: " in error
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert f"fig2c/{name}" in {row["run"] for row in read_table(folder / "runs.csv")}
+    assert (folder / "fig2c.png").exists()
+    assert (
+        main(["train", "lock-dense", "--preset", "paper", "--run-dir", str(folder / name), "--resume"]) == 2
+    )
+    assert sentence in capsys.readouterr().err
+    assert files() == before
 
 
 def test_features_that_an_environment_does_not_know_are_refused_in_one_sentence(tmp_path, capsys):

@@ -16,15 +16,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import briee
 from briee.experiments.finished import Finished, is_done
 from briee.experiments.setting import Figure, Setting, Table, select
 from briee.rundir import RunError, read_json
 
-Run = Callable[[Setting, Path], str]
-"""Carries out a setting in a directory; the outcome in words."""
+
+class Outcome(NamedTuple):
+    """How a run ended, in words."""
+
+    words: str
+    failed: bool = False
+
+
+Run = Callable[[Setting, Path], Outcome]
+"""Carries out a setting in a directory."""
 CURVE_COLUMNS = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
 
 
@@ -39,7 +47,10 @@ def reproduce(
     command: str = "",
     say: Callable[[str], Any] = print,
 ) -> Path:
-    """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the picture."""
+    """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the picture.
+
+    Failed runs do not stop the others; a `RunError` names them in the end.
+    """
     figure = find_figure(name)
     settings = select(figure.smoke if smoke else figure.settings, only)
     if not settings:
@@ -48,13 +59,17 @@ def reproduce(
         raise RunError(f"workers must be >= 1, got {workers}")
     folder = root / (f"{name}-smoke" if smoke else name)
     folder.mkdir(parents=True, exist_ok=True)
+    failed = []
     if not plot_only:
         run = partial(run_setting, command=command or f"briee reproduce {name}", hasty=smoke)
-        run_all(settings, folder, workers, run, say)
+        failed = run_all(settings, folder, workers, run, say)
     write_tables(figure.smoke if smoke else figure.settings, folder)
     picture = folder / f"{name}.png"
-    draw(figure, folder, picture)
-    say(f"{picture}\nclaim: {figure.claim}")
+    if not failed or (folder / "runs.csv").exists():
+        draw(figure, folder, picture)
+        say(f"{picture}\nclaim: {figure.claim}")
+    if failed:
+        raise RunError(f"{len(failed)} of {len(settings)} runs failed: {'; '.join(failed)}")
     return picture
 
 
@@ -71,28 +86,31 @@ def find_figure(name: str) -> Figure:
 
 def run_all(
     settings: Sequence[Setting], folder: Path, workers: int, run: Run, say: Callable[[str], Any]
-) -> None:
-    """Run what is not done, several at a time, and say how far it is."""
+) -> list[str]:
+    """Run what is not done, several at a time, and say how far it is; returns which failed and why."""
     finished = Finished(folder.parent)
     left = [s for s in settings if not is_done(finished.directory(s, folder / s.name))]
     say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
-    began = time.monotonic()
+    began, failed = time.monotonic(), []
     for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, run), start=1):
         each = (time.monotonic() - began) / count
         rest = f"{len(left) - count} left, about {duration(each * (len(left) - count))}"
-        say(f"{setting.name}: {outcome}; {rest}")
+        say(f"{setting.name}: {'failed: ' * outcome.failed}{outcome.words}; {rest}")
+        if outcome.failed:
+            failed.append(f"{setting.name}: {outcome.words}")
+    return failed
 
 
 def outcomes(
     settings: Sequence[Setting], folder: Path, workers: int, run: Run
-) -> Iterator[tuple[Setting, str]]:
-    """Each setting with its outcome in words, as they finish. A failed run does not stop the others."""
+) -> Iterator[tuple[Setting, Outcome]]:
+    """Each setting with its outcome, as they finish. A failed run does not stop the others."""
     if workers == 1:
         yield from ((setting, run(setting, folder / setting.name)) for setting in settings)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running: dict[Future[str], Setting] = {
+        running: dict[Future[Outcome], Setting] = {
             pool.submit(run, setting, folder / setting.name): setting for setting in settings
         }
         try:
@@ -104,9 +122,9 @@ def outcomes(
             raise
 
 
-def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = False) -> str:
-    """Carry out one run, or what is left of it; returns its outcome in words. In haste, programs are compiled
-    without most optimisations."""
+def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = False) -> Outcome:
+    """Carry out one run, or what is left of it. In haste, programs are compiled without most
+    optimisations."""
     from briee.commands.process import prepare_process
 
     prepare_process()
@@ -123,13 +141,14 @@ def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = Fal
     try:
         summary = run(algorithms.build(spec), spec, run_dir, resume=True, command=command)
     except ValueError as error:
-        return f"failed: {error}"
+        return Outcome(str(error), failed=True)
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
     solved = summary["episodes_to_solve"]
     if solved is not None:
-        return f"solved after {solved:,} episodes"
-    return f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes, not solved"
+        return Outcome(f"solved after {solved:,} episodes")
+    reached = f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes"
+    return Outcome(f"{reached}, not solved")
 
 
 def trained(arguments: str, run_dir: Path) -> dict[str, Any]:
