@@ -3,7 +3,7 @@
     python benchmarks/environments.py [--workers 2] [--seeds 1 12] [--only deep-sea] [--dir DIR]
 
 Every run is a `briee train` in a directory of its own. Finished runs are kept and interrupted ones continued,
-so the command may be given again at any time; it writes episodes.csv from the runs asked for.
+so the command may be given again at any time; episodes.csv collects all that are finished.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from briee.experiments.finished import summaries
 from briee.experiments.runner import trained, write_table
 from briee.experiments.setting import SEEDS
 
@@ -23,13 +24,17 @@ COMMON = "--preset efficient --episodes 20000 --workers 1"
 COLUMNS = ("solved", "episodes_to_solve", "episodes", "env_steps", "final_return", "optimal_return")
 
 
-def row(folder: Path, name: str, seed: int) -> dict[str, Any]:
-    """The outcome of one run, which is made unless it is done."""
+def carry_out(folder: Path, name: str, seed: int) -> None:
+    """Make one run, unless it is done."""
     summary = trained(f"{RUNS[name]} {COMMON} --seed {seed}", folder / f"{name}-s{seed}")
-    seconds = f"{summary['seconds']['total']:.1f}"
     print(f"{name}, seed {seed}: {summary['episodes_to_solve'] or 'not solved'}", flush=True)
+
+
+def row(name: str, summary: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of one run."""
     outcome = {column: summary[column] for column in COLUMNS}
-    return {"environment": name, "seed": seed} | outcome | {"seconds": seconds}
+    seconds = f"{summary['seconds']['total']:.1f}"
+    return {"environment": name, "seed": summary["seed"]} | outcome | {"seconds": seconds}
 
 
 def main() -> None:
@@ -42,7 +47,9 @@ def main() -> None:
     args = parser.parse_args()
     wanted = [(args.dir, name, seed) for name in ([args.only] if args.only else RUNS) for seed in args.seeds]
     with ThreadPoolExecutor(args.workers) as pool:
-        write_table(args.dir / "episodes.csv", list(pool.map(lambda run: row(*run), wanted)))
+        list(pool.map(lambda run: carry_out(*run), wanted))
+    rows = [row(name, summary) for name in RUNS for summary in summaries(args.dir, f"{name}-s*")]
+    write_table(args.dir / "episodes.csv", rows)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,13 @@ class Finished:
         return solved or episodes >= setting.episodes
 
 
+def summaries(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """The summaries of all finished runs whose directories match, in order of horizon and seed."""
+    found = [read_json(path) or {} for path in folder.glob(f"{pattern}/summary.json")]
+    done = [summary for summary in found if summary.get("finished")]
+    return sorted(done, key=lambda summary: (summary["horizon"], summary["seed"]))
+
+
 def is_done(run_dir: Path) -> bool:
     """Whether a run has come to its end."""
     return bool((read_json(run_dir / "summary.json") or {}).get("finished"))
