@@ -7,7 +7,7 @@ import pytest
 
 from briee.experiments import FIGURES
 from briee.experiments.fig1b import REFERENCES
-from briee.experiments.runner import read_table
+from briee.experiments.runner import collect, find_figure, read_table, write_table
 from briee.experiments.setting import SEEDS, Table
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -38,6 +38,18 @@ def test_every_row_is_that_of_a_committed_run(figure):
         for name in ("config.json", "manifest.json", "metrics.csv", "summary.json"):
             assert (run / name).exists(), f"{figure} shows {run}, which has no {name}"
     assert (RESULTS / figure / f"{figure}.png").exists()
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_tables_are_those_of_the_committed_runs(figure, tmp_path):
+    runs, curves = collect(find_figure(figure).settings, RESULTS / figure)
+    for name, rows in (("runs", runs), ("curves", curves)):
+        write_table(tmp_path / f"{name}.csv", rows)
+        now, committed = read_table(tmp_path / f"{name}.csv"), table(figure, name)
+        again = (
+            f"`briee reproduce {figure} --plot-only` writes other {name}: {len(now)}, not {len(committed)}"
+        )
+        assert now == committed, again
 
 
 def test_lsvi_with_true_features_solves_every_horizon():

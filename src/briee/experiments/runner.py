@@ -167,10 +167,15 @@ def trained(arguments: str, run_dir: Path) -> dict[str, Any]:
 
 
 def write_tables(settings: Sequence[Setting], folder: Path) -> None:
-    """runs.csv, one row per run that was begun, and curves.csv, one per evaluation.
+    """Write runs.csv and curves.csv of a folder, unless they know more runs than there are directories of."""
+    runs, curves = collect(settings, folder)
+    if len(runs) >= max(1, len(read_table(folder / "runs.csv"))):
+        write_table(folder / "runs.csv", runs)
+        write_table(folder / "curves.csv", curves)
 
-    Tables that know more runs than there are directories of stay as they are.
-    """
+
+def collect(settings: Sequence[Setting], folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """One row per run that was begun, in the folder or in one next to it, and one row per evaluation."""
     runs, curves, finished = [], [], Finished(folder.parent)
     for setting in settings:
         directory = finished.directory(setting, folder / setting.name)
@@ -194,9 +199,7 @@ def write_tables(settings: Sequence[Setting], folder: Path) -> None:
         )
         for row in read_table(directory / "metrics.csv"):
             curves.append(about | {key: row.get(key, "") for key in CURVE_COLUMNS})
-    if len(runs) >= max(1, len(read_table(folder / "runs.csv"))):
-        write_table(folder / "runs.csv", runs)
-        write_table(folder / "curves.csv", curves)
+    return runs, curves
 
 
 def draw(figure: Figure, folder: Path, picture: Path) -> None:
