@@ -118,6 +118,9 @@ def test_the_checkpoint_is_intact_after_an_environment_failed(capsys):
     ("request_", "horizon"),
     [
         ("lock", 6),
+        ("lock-dense", 30),
+        ("briee/CombinationLockDense-v0", 30),
+        ("random-block", 5),
         ("FrozenLake-v1", 100),
         ("CartPole-v1 --horizon 30", 30),
         ("bsuite/deep_sea-v0 --env.size 7", 7),

@@ -24,8 +24,17 @@ def test_public_names_exist_and_others_do_not():
         _ = briee.nothing
 
 
+def test_what_is_known_before_an_environment_is_made_is_true():
+    assert list(gym_ids.REGISTERED) == list(envs.ENVIRONMENTS)
+    for name, about in gym_ids.REGISTERED.items():
+        pure = envs.make(name)
+        dense = getattr(pure, "dense", False)
+        assert about == (envs.ENVIRONMENTS[name].id, pure.horizon, dense), name
+        assert about == gym_ids.registered(name) == gym_ids.registered(about.id)
+    assert gym_ids.registered("FrozenLake-v1") is None
+
+
 def test_importing_the_package_registers_the_environments():
-    assert {name: entry.id for name, entry in envs.ENVIRONMENTS.items()} == gym_ids.IDS
     program = (
         "import sys, briee, gymnasium as gym; assert 'jax' not in sys.modules; "
         "print(gym.make('briee/CombinationLock-v0', horizon=3).observation_space.shape, "

@@ -89,7 +89,8 @@ class Agent:
         if config is None:
             if isinstance(algorithm, type):
                 raise ValueError(f"an algorithm given as a class needs config=..., got {algorithm.__name__}")
-            config = algorithms.preset(name, preset, sampler.horizon, self._adapted.name)
+            known = self._adapted.name if sampler.pure is None else sampler.pure
+            config = algorithms.preset(name, preset, sampler.horizon, known)
         given = decoder if decoder is None or isinstance(decoder, str) else "custom"
         for field, value in (("num_latents", num_latents), ("decoder", given)):
             if value is not None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from briee.baselines import BASELINES
 from briee.config import BrieeConfig
 from briee.efficient_config import EfficientConfig
+from briee.gym_ids import registered
 from briee.rundir import RunSpec
 from briee.stationary_config import StationaryConfig
 from briee.suggest import suggestion
@@ -63,10 +64,26 @@ HOST_ENVIRONMENTS = 64
 """Copies of an environment that are stepped together where it cannot be compiled."""
 
 
-def preset(algorithm: str, name: str, horizon: int, env: str = "lock") -> Any:
-    """The configuration that a preset gives an algorithm, a frozen dataclass; unknown names: `ValueError`."""
+def preset(
+    algorithm: str, name: str, horizon: int, env: Any = "lock", arguments: Mapping[str, Any] | None = None
+) -> Any:
+    """The configuration that a preset gives an algorithm, a frozen dataclass; unknown names: `ValueError`.
+
+    `env` is the name of an environment, with its `arguments`, or a pure environment.
+    """
     presets = find(ALGORITHMS, algorithm, "algorithm").presets
-    return find(presets, name, f"preset of {algorithm}")(horizon=horizon, dense="dense" in env)
+    dense = has_dense_rewards(env, arguments or {})
+    return find(presets, name, f"preset of {algorithm}")(horizon=horizon, dense=dense)
+
+
+def has_dense_rewards(env: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether an environment is known to reward every good step; of others' environments nobody knows."""
+    if not isinstance(env, str):
+        return bool(getattr(env, "dense", False))
+    about, step_reward = registered(env), arguments.get("step_reward")
+    if about is None:
+        return False
+    return step_reward > 0 if isinstance(step_reward, int | float) else about.dense
 
 
 def default_preset(algorithm: str) -> str:

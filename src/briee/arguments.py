@@ -13,6 +13,7 @@ import tyro
 
 from briee.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
 from briee.choose import with_value
+from briee.gym_ids import registered
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
 from briee.suggest import suggestion
 
@@ -20,7 +21,7 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 HELP = ("-h", "--help")
 REWARD_FREE = "reward-free"
 HORIZON = 6
-"""Steps per episode of this package's environments, unless told otherwise."""
+"""Steps per episode behind the values that --help shows."""
 
 
 class UsageError(ValueError):
@@ -47,7 +48,7 @@ class TrainArgs:
     decoder: Literal["linear", "mlp", "cnn"] | None = None
     """Network of the decoders, where the preset offers a choice."""
     horizon: int | None = None
-    """Steps per episode, H. By default the time limit of the environment; 6 for those of `briee envs`."""
+    """Steps per episode, H. By default the environment's own, which `briee envs` lists: 6 for the lock."""
     rich: Literal["hadamard", "random", "image", "noise"] | None = None
     """Show an environment with Discrete observations through noisy vectors, rotated by a Hadamard or a random
     matrix, or through small noisy images; or one with array observations through noise alone."""
@@ -121,7 +122,7 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     with sentences():
         if stored is None:
             horizon = args.horizon or default_horizon(args.env, env_arguments)
-            config = preset(args.algo, args.preset, horizon, args.env)
+            config = preset(args.algo, args.preset, horizon, args.env, env_arguments)
             kind = _train_kind(config, preset=default_preset(args.algo), horizon=horizon)
         else:
             kind, env_arguments = _stored_kind(stored), stored["env_arguments"] | env_arguments
@@ -143,10 +144,9 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
 def default_horizon(env: str, arguments: dict[str, Any]) -> int:
     """Steps per episode where none are given: the time limit that the environment has."""
     from briee.foreign import make_one, own_horizon
-    from briee.gym_ids import IDS
 
-    if env in IDS or env in IDS.values():
-        return HORIZON
+    if own := registered(env):
+        return own.horizon
     with sentences():
         horizon = own_horizon(make_one(env, arguments))
     if horizon is None:
@@ -190,7 +190,8 @@ def _stored_kind(stored: dict[str, Any]) -> Any:
 
 
 def _stored_preset(stored: dict[str, Any]) -> Any:
-    return preset(stored["algorithm"], stored["preset"], stored["horizon"], stored["env"])
+    named = (stored["algorithm"], stored["preset"], stored["horizon"], stored["env"])
+    return preset(*named, stored.get("env_arguments"))
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def _rebuild(about: dict[str, Any], env: Any, decoder: Any) -> Agent:
         sizes = "(horizon, actions, observation shape)"
         raise ValueError(f"the environment has {sizes} {found}, the agent learned with {wanted}")
     name, preset = stored["algorithm"], stored["preset"]
-    default = algorithms.preset(name, preset, stored["horizon"], stored["env"])
+    default = algorithms.preset(name, preset, stored["horizon"], stored["env"], stored.get("env_arguments"))
     config = config_from_json(default, stored["config"])
     kind = BRIEE if name == algorithms.DEFAULT_ALGORITHM else Agent
     return kind(adapted, preset, algorithm=name, config=config, seed=stored["seed"], decoder=decoder)

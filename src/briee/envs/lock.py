@@ -262,6 +262,11 @@ class CombinationLock(Block):
         return weights / weights.sum(axis=-1, keepdims=True)
 
     @property
+    def dense(self) -> bool:
+        """Whether every good step is rewarded, not the last alone."""
+        return self.step_reward > 0
+
+    @property
     def optimal_return(self) -> float:
         """Best expected return of a policy that sees the observations, by dynamic programming."""
         return self.latent_model().optimal_return(self.noise_features())
