@@ -19,8 +19,8 @@ from briee.envs import (
     PureVectorEnv,
     RichObservation,
 )
-from briee.envs.host import HostSampler
-from briee.rollout import ScanSampler, UniformPolicy
+from briee.envs.host import HostSampler, _keys
+from briee.rollout import ScanSampler, UniformPolicy, episode_keys
 
 LOCK = CombinationLock(4, num_actions=3, instance_seed=5)
 
@@ -54,6 +54,16 @@ def test_same_keys_same_data_as_the_compiled_scan(num_envs, deviate):
         )
     assert jax.tree.map(jnp.shape, scan) == jax.tree.map(jnp.shape, host)
     assert jax.tree.map(lambda x: x.dtype, scan) == jax.tree.map(lambda x: x.dtype, host)
+
+
+@pytest.mark.parametrize("partitionable", [True, False])
+def test_keys_are_those_of_the_compiled_scan(partitionable):
+    """However JAX splits keys."""
+    with jax.threefry_partitionable(partitionable):
+        *keys, seeds = _keys(jax.random.key(3), 7)
+        expected = jax.random.key_data(episode_keys(jax.random.key(3), jnp.arange(7)))
+        np.testing.assert_array_equal(keys, expected)
+        assert len(np.unique(seeds)) == 7
 
 
 def test_same_distribution_through_foreign_seeds():

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from briee.rollout import Trajectories, choose_action
+from briee.rollout import Trajectories, choose_action, episode_keys
 
 from .episodic import EpisodicVector, episodic
 from .registration import PureVectorEnv
@@ -118,8 +118,7 @@ class HostSampler:
 @eqx.filter_jit
 def _keys(key, episodes: int):
     """Per episode: key data of environment and policy, as the compiled sampler has them, and a seed."""
-    env_key, policy_key = jax.random.split(key)
-    env_keys, policy_keys = (jax.random.split(k, episodes) for k in (env_key, policy_key))
+    env_keys, policy_keys = episode_keys(key, jnp.arange(episodes))
     seeds = jax.vmap(lambda k: jax.random.bits(k) >> 1)(env_keys)
     return jax.random.key_data(env_keys), jax.random.key_data(policy_keys), seeds
 
