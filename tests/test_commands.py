@@ -64,6 +64,17 @@ def test_doctor_speaks_and_refuses(capsys):
     assert "no argument 'nose'" in refusal(capsys, "doctor", "lock", "--env.nose", "3")
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--horizon", "3"), ("--num-latents", "4"), ("--rich", "noise"), ("--env.noise", "0.2")],
+)
+def test_doctor_of_a_run_refuses_what_is_for_environments(capsys, option, value):
+    Path("run").mkdir()
+    Path("run/config.json").write_text("{}")
+    said = refusal(capsys, "doctor", "run", option, value)
+    assert said == f"run is a run, whose environment is known: leave out {option}"
+
+
 def test_watch_shows_a_run_that_is_over(trained, capsys):
     assert main(["watch", str(trained)]) == 0
     said = capsys.readouterr().out

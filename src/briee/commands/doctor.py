@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -47,8 +47,11 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"num_latents must be >= 1, got {args.num_latents}")
     if rich_arguments and args.rich is None:
         raise UsageError("--rich.NAME needs --rich: hadamard, random, image or noise")
+    of_run = (Path(args.env) / "config.json").is_file()
+    if of_run and (given := _of_environments(args, arguments)):
+        raise UsageError(f"{args.env} is a run, whose environment is known: leave out {given}")
     prepare_process()
-    if (Path(args.env) / "config.json").is_file():
+    if of_run:
         return _examine_run(Path(args.env), args)
     from briee import doctor
     from briee.adapt import adapt
@@ -62,6 +65,13 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(str(error)) from error
     print("\n".join(doctor.lines(findings)))
     return 0
+
+
+def _of_environments(args: DoctorArgs, arguments: dict[str, Any]) -> str | None:
+    """The first option given that a run directory has no use for."""
+    named = {"--horizon": args.horizon, "--rich": args.rich, "--num-latents": args.num_latents}
+    named |= {f"--env.{name}": name for name in arguments}
+    return next((option for option, value in named.items() if value is not None), None)
 
 
 def _examine_run(run_dir: Path, args: DoctorArgs) -> int:
