@@ -13,9 +13,10 @@ import pytest
 from briee.briee import BRIEE
 from briee.config import BrieeConfig
 from briee.envs import CombinationLock
+from briee.features import at_level
 from briee.lsvi import lsvi
 from briee.reward_free import RewardFreeBRIEE, plan_reward, reward_values, start_value
-from briee.rewards import ActionReward, DecodedReward, as_reward, check_reward, load_function
+from briee.rewards import ActionReward, as_reward, check_reward, load_function
 from briee.rollout import ScanSampler
 from briee.theory.held_out_rewards import LatentReward, held_out_rewards, judge
 
@@ -129,7 +130,7 @@ def test_a_reward_of_the_decoded_state(algorithm, history):
     """The reward of latent state k of the learned decoder is earned where the decoder says k."""
     world = history[-1].world
     table = jnp.zeros((H, 3, 4)).at[1, 1, :].set(1.0)
-    reward = DecodedReward(world.decoder, table)
+    reward = as_reward(lambda step, latent: latent @ table[step], 4, world.decoder)
     rows = world.rows.observation[1, :50]
     psi = algorithm.decode(replace(history[-1], decoder=world.decoder), 1, rows)
     earned = jax.vmap(lambda s: reward(jnp.int32(1), s))(rows)
@@ -163,7 +164,7 @@ def test_a_function_of_the_parameter_latent_gets_the_decoded_state(history):
     table = jnp.zeros((H, 3, 4)).at[1, 1, 2].set(1.0)
     for level in range(H):
         for s in world.rows.observation[level, :5]:
-            expected = DecodedReward(world.decoder, table)(jnp.int32(level), s)
+            expected = at_level(world.decoder, level)(s) @ table[level]
             np.testing.assert_allclose(reward(jnp.int32(level), s), expected, rtol=1e-5)
 
 

@@ -20,16 +20,6 @@ from briee.features import at_level
 from briee.lsvi import Reward
 
 
-class DecodedReward(eqx.Module):
-    """r_h(s, a) = psi_h(s) . table[h, :, a]: a reward of the latent state that the decoder sees."""
-
-    decoder: Any
-    table: Float[Array, "H K A"]
-
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
-        return at_level(self.decoder, level)(observation) @ self.table[level]
-
-
 class LatentReward(eqx.Module):
     """A reward of (level, psi_h(s)) as one of (level, observation)."""
 

@@ -12,7 +12,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 Psi = Callable[[Int[Array, ""], Float[Array, "..."]], Float[Array, " K"]]
@@ -68,10 +67,3 @@ def fourier_features(
     W = jax.random.normal(key_W, (dimension, inputs + num_actions)) / bandwidth
     b = jax.random.uniform(key_b, (dimension,), maxval=2 * math.pi)
     return FourierFeatures(W[:, :inputs], W[:, inputs:] * joint, b)
-
-
-def median_distance(points: Float[Array, "n d"]) -> Float[Array, ""]:
-    """The median trick: the median distance between two different points."""
-    difference = points[:, None] - points[None]
-    first, second = np.triu_indices(len(points), k=1)
-    return jnp.median(jnp.linalg.norm(difference, axis=-1)[first, second])

@@ -98,7 +98,6 @@ class LsviUcb:
     """
 
     name = "lsvi-ucb"
-    decodes = False
 
     def __init__(
         self, sampler: Sampler, config: LsviUcbConfig, psi: Psi | None = None, one_hot: bool = False
@@ -119,8 +118,8 @@ class LsviUcb:
         """One policy update."""
         return self.plan(self.represent(self.collect(state)))
 
-    def features(self, state: LsviUcbState) -> ProductFeatures | FourierFeatures:
-        """phi; a function of the seed alone."""
+    def features(self, key: PRNGKeyArray) -> ProductFeatures | FourierFeatures:
+        """phi, by the key of the run."""
         return ProductFeatures(self.psi, self.sampler.num_actions)
 
     @property
@@ -132,7 +131,7 @@ class LsviUcb:
         """No data, and a policy without preferences."""
         H, A, B, lam = self.sampler.horizon, self.sampler.num_actions, self.blocks, self.config.lam
         zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
-        features = self.features(cast(Any, _Seeded(key)))
+        features = self.features(key)
         observation = jax.ShapeDtypeStruct(self.sampler.observation_shape, jnp.float32)
         code = jax.eval_shape(features.encode, jax.ShapeDtypeStruct((), jnp.int32), observation)
         D = jax.eval_shape(features, code).shape[-1]
@@ -166,7 +165,7 @@ class LsviUcb:
             state,
             episodes=state.episodes + m,
             env_steps=state.env_steps + m * self.sampler.horizon,
-            memory=_insert(state.memory, self.features(state), trajectories),
+            memory=_insert(state.memory, self.features(state.key), trajectories),
             explore_return=trajectories.reward.sum(axis=1).mean(),
             reached_level=jnp.float32(deepest_good_level(self.sampler, trajectories)),
         )
@@ -179,7 +178,7 @@ class LsviUcb:
         """Least squares from the last level to the first, with the bonus and without."""
         config = self.config
         optimistic, greedy, factor = _plan(
-            state.memory, self.features(state), config.beta, config.lam, config.clip, self.blocks
+            state.memory, self.features(state.key), config.beta, config.lam, config.clip, self.blocks
         )
         return replace(
             state, optimistic=optimistic, greedy=greedy, factor=factor, iteration=state.iteration + 1
@@ -187,7 +186,7 @@ class LsviUcb:
 
     def policy(self, state: LsviUcbState, kind: Literal["greedy", "optimistic"] = "greedy") -> Policy:
         """The last plan, without bonus or with it as used for collecting data."""
-        features, clip = self.features(state), jnp.float32(self.config.clip)
+        features, clip = self.features(state.key), jnp.float32(self.config.clip)
         if kind == "greedy":
             return GreedyPolicy(cast(Any, PlainQFunction(features, state.greedy, clip)))
         beta = jnp.float32(self.config.beta)
@@ -215,11 +214,11 @@ class LsviUcbRff(LsviUcb):
         self.config: LsviRffConfig = config
         self.one_hot = False
 
-    def features(self, state: LsviUcbState) -> FourierFeatures:
-        """phi, the same at every level."""
+    def features(self, key: PRNGKeyArray) -> FourierFeatures:
+        """phi, the same at every level, drawn by the key of the run."""
         config, inputs = self.config, math.prod(self.sampler.observation_shape)
         return _fourier_features(
-            stream(state.key, "fourier"),
+            stream(key, "fourier"),
             config.dimension,
             inputs,
             self.sampler.num_actions,
@@ -231,12 +230,6 @@ class LsviUcbRff(LsviUcb):
     def blocks(self) -> int:
         """One block per action, or one for all where the action is part of the input."""
         return 1 if self.config.reading == "joint" else self.sampler.num_actions
-
-
-class _Seeded(eqx.Module):
-    """The one part of a state that features depend on."""
-
-    key: PRNGKeyArray
 
 
 _fourier_features = eqx.filter_jit(fourier_features)

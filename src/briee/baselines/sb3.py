@@ -58,8 +58,6 @@ class Sb3State(eqx.Module):
 class Sb3:
     """An algorithm of Stable-Baselines3 on the environment behind `sampler`."""
 
-    decodes = False
-
     def __init__(self, sampler: Sampler, config: Sb3Config):
         try:
             import stable_baselines3  # noqa: F401
