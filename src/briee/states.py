@@ -22,7 +22,18 @@ APART = 4.0
 """Clouds of one label are at least this many standard deviations apart."""
 
 
-class StateDecoder(eqx.Module):
+class Whitening(eqx.Module):
+    """Something that knows how observations scatter around their latent state."""
+
+    mean: eqx.AbstractVar[Float[Array, "*H D"]]
+    whiten: eqx.AbstractVar[Float[Array, "*H D D"]]
+
+    def white(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n D"]:
+        """White coordinates."""
+        return (observation - self.mean) @ self.whiten.T
+
+
+class StateDecoder(Whitening):
     """psi(s) = softmax(A s + b), and the region where it may be trusted: within `radius` of a centre. Its K
     parts are latent states, or pieces of one: those with the same `alias` are the same state."""
 
@@ -39,10 +50,6 @@ class StateDecoder(eqx.Module):
         """Scores of the latent states."""
         return observation @ self.weight.T + self.bias
 
-    def white(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n D"]:
-        """White coordinates."""
-        return (observation - self.mean) @ self.whiten.T
-
     def probabilities(self, observation: Float[Array, "*n D"]) -> Float[Array, "*n K"]:
         """psi(s), pieces of one state added up."""
         return jax.nn.softmax(self.logits(observation)) @ jax.nn.one_hot(self.alias, self.alias.shape[-1])
@@ -53,9 +60,9 @@ class StateDecoder(eqx.Module):
 
     def label(self, observation: Float[Array, "*n D"]) -> Int[Array, "*n"]:
         """The likeliest latent state, or K where the observation is far from all of them."""
-        z, K = self.white(observation), self.bias.shape[-1]
-        distance = jnp.sum(z**2, -1, keepdims=True) - 2 * z @ self.centre.T + jnp.sum(self.centre**2, -1)
-        return jnp.where(distance.min(-1) > self.radius, K, self.nearest(observation))
+        distance = squared_distances(self.white(observation), self.centre)
+        far = distance.min(-1) > self.radius
+        return jnp.where(far, self.bias.shape[-1], self.nearest(observation))
 
 
 def unfitted(levels: int, num_latents: int, dimension: int) -> StateDecoder:
@@ -72,7 +79,7 @@ def unfitted(levels: int, num_latents: int, dimension: int) -> StateDecoder:
     )
 
 
-class Noise(eqx.Module):
+class Noise(Whitening):
     """Covariance L L^T of the observations around their latent state, estimated on `members`."""
 
     mean: Float[Array, " D"]
@@ -81,10 +88,6 @@ class Noise(eqx.Module):
     """L^-1."""
     members: Float[Array, " n"]
     share: Float[Array, ""]
-
-    def white(self, observation: Float[Array, "n D"]) -> Float[Array, "n D"]:
-        """White coordinates."""
-        return (observation - self.mean) @ self.whiten.T
 
 
 def purest_noise(
@@ -123,7 +126,7 @@ def likeliest_shrinkage(
     raw: Float[Array, "D D"], n: Float[Array, ""], spread: Float[Array, ""]
 ) -> tuple[Float[Array, "D D"], Float[Array, "D D"], Float[Array, ""]]:
     """L and L^-1 with L L^T = t raw + (1 - t) rho I, the trust t such that rows left out are likeliest, and
-    the share b = t / (n - 1) that a row has in it.
+    the share b = t / (n - 1) that a row has in it, up to the factor of the cut tails by which `raw` is wider.
 
     Noise that is about the same in all directions is known from few rows, loud and quiet directions are not.
     rho is the harmonic mean of the result's own eigenvalues, by fixed-point iteration: an arithmetic mean
@@ -291,6 +294,6 @@ def lloyd(
     return jax.lax.fori_loop(0, steps, step, (centres, jnp.zeros(centres.shape[0])))
 
 
-def squared_distances(points: Float[Array, "n d"], centres: Float[Array, "K d"]) -> Float[Array, "n K"]:
+def squared_distances(points: Float[Array, "*n d"], centres: Float[Array, "K d"]) -> Float[Array, "*n K"]:
     """||x_i - c_k||^2."""
-    return jnp.sum(points**2, 1)[:, None] - 2 * points @ centres.T + jnp.sum(centres**2, 1)
+    return jnp.sum(points**2, -1, keepdims=True) - 2 * points @ centres.T + jnp.sum(centres**2, -1)
