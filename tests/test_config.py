@@ -1,15 +1,18 @@
-"""Presets: provenance, and that every field is read by some code."""
+"""Presets: provenance, that every field is read by the algorithm's code, and which values are refused."""
 
-import ast
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-import briee.config
+from briee.algorithms import ALGORITHMS
+from briee.choose import with_value
 from briee.config import BrieeConfig
+from briee.efficient_config import EfficientConfig
+from briee.stationary_config import StationaryConfig
+from reads import attributes_read
 
-SOURCE = Path(briee.config.__file__).parent
+PRESETS = [(algorithm, preset) for algorithm, entry in ALGORITHMS.items() for preset in entry.presets]
 
 
 def leaves(config, prefix=""):
@@ -65,15 +68,32 @@ def test_the_presets_differ_where_the_released_program_departs_from_the_paper():
     }
 
 
-def test_every_field_is_read_outside_this_module():
-    attributes = set()
-    for path in SOURCE.rglob("*.py"):
-        if path.name != "config.py":
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute):
-                    attributes.add(node.attr)
-    unread = [name for name, _ in leaves(BrieeConfig.paper(6)) if name.rsplit(".")[-1] not in attributes]
-    assert not unread
+@pytest.mark.parametrize(("algorithm", "preset"), PRESETS)
+def test_every_field_is_read_by_the_algorithm_or_refused(algorithm, preset):
+    entry = ALGORITHMS[algorithm]
+    config, read = entry.presets[preset](horizon=6), attributes_read(entry.home(preset), "briee.training")
+    unread = {name for name, _ in leaves(config) if name.rpartition(".")[-1] not in read}
+    assert unread == set(getattr(config, "unused", ()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("rounds", 2, "explore.rounds has no effect on the stationary variant, got 2: leave it out"),
+        ("max_levels", 3, "refit.max_levels has no effect on the stationary variant, got 3: leave it out"),
+        ("workers", 1, "workers has no effect on the stationary variant, got 1: leave it out"),
+        ("episodes", 5, "episodes must be even for the stationary variant, got 5"),
+    ],
+)
+def test_what_the_stationary_variant_cannot_use_is_refused(field, value, sentence):
+    with pytest.raises(ValueError) as caught:
+        with_value(StationaryConfig.efficient(6), field, value, "stationary")
+    assert str(caught.value) == sentence
+
+
+def test_the_stationary_variant_has_two_halves_of_episodes_and_no_rounds():
+    config = StationaryConfig.efficient(6)
+    assert replace(config, explore=replace(config.explore, episodes=2)).explore.episodes == 2
 
 
 def test_configs_are_frozen_and_replaceable():
@@ -99,3 +119,16 @@ def test_configs_are_frozen_and_replaceable():
 def test_bad_values_are_named(section, field, value, message):
     with pytest.raises(ValueError, match=message):
         replace(getattr(BrieeConfig.paper(6), section), **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tolerance": 1.5}, "tolerance must be <= 1, got 1.5"),
+        ({"episodes": 10}, r"episodes must be a multiple of rounds \(4\), got 10"),
+        ({"rounds": 40}, r"episodes must be a multiple of rounds \(40\), got 20"),
+    ],
+)
+def test_bad_values_of_exploration_are_named(changes: dict[str, Any], message):
+    with pytest.raises(ValueError, match=message):
+        EfficientConfig(explore=replace(EfficientConfig().explore, **changes))

@@ -114,6 +114,15 @@ def test_it_walks_to_the_end(learned):
     assert (returns == 1.0).all()
 
 
+def test_without_strata_all_rows_of_the_store_are_alike(learned):
+    algorithm, state = learned
+    strata = replace(algorithm.config.strata, stratified=False)
+    plain = Stationary(algorithm.sampler, replace(algorithm.config, strata=strata))
+    grown, usual = (float((one.collect(state).growth - state.growth)[0]) for one in (plain, algorithm))
+    assert grown == pytest.approx(20 * H / 513, rel=1e-4), "each of the new rows meets a stratum of all 512"
+    assert usual > 2 * grown
+
+
 def test_update_is_a_pure_function_of_the_state(learned):
     algorithm, state = learned
     one, two = algorithm.update(state), algorithm.update(state)

@@ -14,7 +14,11 @@ def require(config: object, condition: str, *names: str) -> None:
     """Check that named fields are None or satisfy a condition such as ">= 1"; the error names field and
     value."""
     sign, bound = condition.split()
-    holds = {">=": lambda x: x >= float(bound), ">": lambda x: x > float(bound)}[sign]
+    holds = {
+        ">=": lambda x: x >= float(bound),
+        ">": lambda x: x > float(bound),
+        "<=": lambda x: x <= float(bound),
+    }[sign]
     for name in names:
         value = getattr(config, name)
         if value is not None and not (math.isfinite(value) and holds(value)):

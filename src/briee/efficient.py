@@ -64,19 +64,24 @@ class Efficient:
 
     def init(self, key: PRNGKeyArray) -> EfficientState:
         """No data, decoders that tell nothing apart, and a policy without preferences."""
+        H = self.sampler.horizon
+        return EfficientState(**self.start(key, H, H + 1))
+
+    def start(self, key: PRNGKeyArray, levels: int, decoders: int) -> dict[str, Any]:
+        """The fields of a state before the first episode."""
         sampler, config = self.sampler, self.config
-        sizes = sampler.horizon, config.num_latents, sampler.num_actions, config.strata.rows
+        sizes = config.num_latents, sampler.num_actions, config.strata.rows, prod(sampler.observation_shape)
         zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
-        return EfficientState(
-            key=key,
-            iteration=zero,
-            episodes=zero,
-            env_steps=zero,
-            **_nothing_known(*sizes, prod(sampler.observation_shape)),
-            levels_refit=zero,
-            explore_return=missing,
-            reached_level=missing,
-        )
+        return {
+            "key": key,
+            "iteration": zero,
+            "episodes": zero,
+            "env_steps": zero,
+            **_nothing_known(levels, decoders, *sizes),
+            "levels_refit": zero,
+            "explore_return": missing,
+            "reached_level": missing,
+        }
 
     def collect(self, state: EfficientState) -> EfficientState:
         """Run episodes to where a discovery is likeliest, every second round of them greedily once little is
@@ -181,14 +186,15 @@ class Efficient:
 
 
 @quick_jit
-def _nothing_known(H: int, K: int, A: int, rows: int, D: int) -> dict[str, Any]:
-    """What a state holds before the first episode."""
+def _nothing_known(levels: int, decoders: int, K: int, A: int, rows: int, D: int) -> dict[str, Any]:
+    """Data, decoders and plan before the first episode."""
+    values = (levels, K + 1, A)
     return {
-        "strata": empty_strata(H, rows, D),
-        "decoder": unfitted(H + 1, K, D),
-        "plan": Plan(jnp.ones((H, K + 1, A)), jnp.zeros((H, K + 1, A)), jnp.float32(1)),
-        "growth": jnp.zeros(H + 1),
-        "objective": jnp.full(H + 1, jnp.inf),
+        "strata": empty_strata(levels, rows, D),
+        "decoder": unfitted(decoders, K, D),
+        "plan": Plan(jnp.ones(values), jnp.zeros(values), jnp.float32(1)),
+        "growth": jnp.zeros(decoders),
+        "objective": jnp.full(decoders, jnp.inf),
     }
 
 

@@ -28,7 +28,7 @@ class FitConfig:
     directions: int = 4
     """T, directions of the next observation that the latent state and the action have to predict."""
     forward: float = 1.0
-    """Weight of predicting those directions and the reward."""
+    """Weight of predicting those directions and the reward: T + 1 targets, of which the mean counts."""
     ridge: float = 1.0
     """lambda of every eliminated regression, on sums over the rows."""
     compact: float = 0.5
@@ -37,7 +37,8 @@ class FitConfig:
     decay: float = 0.2
     """Weight decay: the price of variance of the scores within a latent state."""
     reward: float = 0.5
-    """Weight of the reward as a further discriminator, against 1 for all directions together."""
+    """Factor of the reward, standardised, as a further target; a direction has a mean square of about 1, on
+    average over those that stand out of noise."""
     evaluations: int = 40
     """Evaluations of objective and gradient in one run of L-BFGS, at most."""
     radius: float = 5.0
@@ -56,7 +57,7 @@ class RefitConfig:
     """Which levels are fitted again after new data."""
 
     min_rows: int = 40
-    """Rows that a level needs for its first fit."""
+    """Episodes, each of which is a row of every level, before the first fit."""
     growth: float = 1.0
     """A level is due when its strata and those before it have grown by this much: 1 / (n + 1) for each new
     row of a stratum of n, times the chance of a discovery from there relative to that of an episode."""
@@ -80,7 +81,7 @@ class ExploreConfig:
     episodes: int = 20
     """Episodes of one update."""
     rounds: int = 4
-    """Parts of these episodes; what a part tried counts as tried for the next."""
+    """Parts of these episodes, of the same size; what a part tried counts as tried for the next."""
     tolerance: float = 0.8
     """Actions whose probability of a discovery is at least this share of the best are chosen alike."""
     settled: float = 0.05
@@ -93,9 +94,8 @@ class ExploreConfig:
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "episodes", "rounds", "max_tries", "known_after")
-        if self.episodes < self.rounds:
-            raise ValueError(f"episodes ({self.episodes}) must be at least as many as rounds ({self.rounds})")
         require(self, ">= 0", "tolerance", "settled", "prior_cells")
+        require(self, "<= 1", "tolerance")
         require_choice(self, rule=("discovery", "tries", "bonus"))
 
 
@@ -118,6 +118,13 @@ class EfficientConfig:
     def __post_init__(self) -> None:
         require(self, ">= 1", "num_latents")
         require(self, ">= 0", "workers")
+        self.check_rounds()
+
+    def check_rounds(self) -> None:
+        """Rounds have as many episodes as one another."""
+        episodes, rounds = self.explore.episodes, self.explore.rounds
+        if episodes % rounds:
+            raise ValueError(f"episodes must be a multiple of rounds ({rounds}), got {episodes}")
 
     @classmethod
     def efficient(cls, horizon: int, dense: bool = False) -> "EfficientConfig":

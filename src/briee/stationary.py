@@ -7,7 +7,7 @@ plans for an infinite horizon.
 """
 
 from dataclasses import replace
-from math import ceil, log
+from math import ceil, log, prod
 from typing import Literal
 
 import equinox as eqx
@@ -22,9 +22,9 @@ from briee.efficient_config import ExploreConfig
 from briee.features import at_level
 from briee.randomness import stream
 from briee.rollout import Trajectories, deepest_good_level
-from briee.states import StateDecoder, unfitted
+from briee.states import StateDecoder
 from briee.stationary_config import StationaryConfig
-from briee.strata import Strata, empty_strata, insert
+from briee.strata import Strata, insert
 from briee.varpro import fit_level
 
 
@@ -53,17 +53,8 @@ class Stationary(Efficient):
 
     def init(self, key: PRNGKeyArray) -> StationaryState:
         """No data, a decoder that tells nothing apart, and a policy without preferences."""
-        start, A, K = super().init(key), self.sampler.num_actions, self.config.num_latents
-        D = start.strata.observation.shape[-1]
-        one = {
-            "strata": empty_strata(1, self.config.strata.rows, D),
-            "decoder": unfitted(1, K, D),
-            "plan": Plan(jnp.ones((1, K + 1, A)), jnp.zeros((1, K + 1, A)), jnp.float32(1)),
-            "growth": jnp.zeros(1),
-            "objective": jnp.full(1, jnp.inf),
-        }
-        first = jnp.zeros((2 * (self.config.explore.episodes // 2), D))
-        return StationaryState(**vars(start) | one, first=first)
+        first = jnp.zeros((self.config.explore.episodes, prod(self.sampler.observation_shape)))
+        return StationaryState(**self.start(key, 1, 1), first=first)
 
     def collect(self, state: StationaryState) -> StationaryState:  # type: ignore[override]
         """As the efficient sibling; the transitions of all levels go into one store."""
@@ -71,7 +62,14 @@ class Stationary(Efficient):
         batches = self.episodes(state, key)
         trajectories = jax.tree.map(lambda *parts: jnp.concatenate(parts), *batches)
         A, E = self.sampler.num_actions, trajectories.action.shape[0]
-        strata, grown = _insert(state.strata, state.decoder, trajectories, stream(key, "priority"), A)
+        strata, grown = _insert(
+            state.strata,
+            state.decoder,
+            trajectories,
+            stream(key, "priority"),
+            A,
+            self.config.strata.stratified,
+        )
         return replace(
             state,
             episodes=state.episodes + E,
@@ -141,7 +139,9 @@ class Stationary(Efficient):
 
 
 @eqx.filter_jit
-def _insert(strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int):
+def _insert(
+    strata: Strata, decoder: StateDecoder, trajectories: Trajectories, key, num_actions: int, stratified: bool
+):
     """Every transition is an episode of one step, whatever its level."""
     E, levels = trajectories.observation.shape[:2]
     observation = trajectories.observation.reshape(E, levels, -1).astype(jnp.float32)
@@ -151,7 +151,7 @@ def _insert(strata: Strata, decoder: StateDecoder, trajectories: Trajectories, k
     groups = (decoder.bias.shape[1] + 1) * num_actions
     strata, tries = insert(
         strata, pairs, column(trajectories.action), column(trajectories.reward), label, key, groups,
-        num_actions,
+        num_actions, stratified,
     )  # fmt: skip
     return strata, jnp.sum(1 / (tries + 1.0), axis=1)
 

@@ -1,8 +1,9 @@
 """Settings of the stationary variant. Imports no JAX."""
 
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
 
-from briee.config import require
 from briee.efficient_config import EfficientConfig, RefitConfig, StrataConfig
 
 
@@ -12,12 +13,22 @@ class StationaryConfig(EfficientConfig):
 
     discount: float = 0.9
     """gamma: what is k steps away counts gamma^k; 1 - 1/H by default."""
+    unused: ClassVar[tuple[str, ...]] = ("explore.rounds", "refit.max_levels", "workers")
+    """Settings of the efficient preset that mean nothing for a single decoder and two halves of episodes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.explore, ">= 2", "episodes")  # half of them may be greedy
+        for name in self.unused:
+            value, usual = attrgetter(name)(self), attrgetter(name)(EfficientConfig())
+            if value != usual:
+                raise ValueError(f"{name} has no effect on the stationary variant, got {value}: leave it out")
         if not 0 <= self.discount < 1:
             raise ValueError(f"discount must be in [0, 1), got {self.discount}")
+
+    def check_rounds(self) -> None:
+        """Half of the episodes may be greedy."""
+        if self.explore.episodes % 2:
+            raise ValueError(f"episodes must be even for the stationary variant, got {self.explore.episodes}")
 
     @classmethod
     def efficient(cls, horizon: int, dense: bool = False) -> "StationaryConfig":

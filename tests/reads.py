@@ -1,0 +1,127 @@
+"""What an algorithm reads and writes, by a walk over the source from the methods that a run calls."""
+
+import ast
+import functools
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import NamedTuple
+
+import briee
+
+SOURCE = Path(briee.__file__).parent
+CONTRACT = (
+    "__init__", "init", "update", "collect", "represent", "plan", "policy", "decode", "decode_levels",
+    "metrics", "plan_for",
+)  # fmt: skip
+"""Methods of an algorithm that are called from outside."""
+
+
+class Module(NamedTuple):
+    """What a module defines and imports from this package, by name."""
+
+    defined: dict[str, ast.stmt]
+    imported: dict[str, tuple[str, str]]
+
+
+class Place(NamedTuple):
+    """A piece of source, and the class whose `self` it sees: (module, name)."""
+
+    module: str
+    node: ast.AST
+    owner: tuple[str, str] | None = None
+
+
+def attributes_read(home: str, *runner: str) -> set[str]:
+    """Attributes that the algorithm at `home` (module:Class) and all code of the `runner` modules read."""
+    module, _, name = home.partition(":")
+    methods = [method(module, name, contract) for contract in CONTRACT]
+    todo = [Place(*found, (module, name)) for found in methods if found]
+    todo += [Place(other, node) for other in runner for node in load(other).defined.values()]
+    seen, found = set(), set()
+    while todo:
+        place = todo.pop()
+        if place not in seen and not place.module.endswith("config"):
+            seen.add(place)
+            found |= {node.attr for node in ast.walk(place.node) if isinstance(node, ast.Attribute)}
+            todo += references(place)
+    return found
+
+
+def references(place: Place) -> list[Place]:
+    """What a piece of source refers to: names, attributes of modules, methods of `self` and `super()`."""
+    places = []
+    for node in ast.walk(place.node):
+        if isinstance(node, ast.Name) and (found := resolve(place.module, node.id)):
+            places.append(Place(*found, (found[0], node.id)))
+        if not isinstance(node, ast.Attribute):
+            continue
+        match node.value:
+            case ast.Name(id="self") if place.owner and (found := method(*place.owner, node.attr)):
+                places.append(Place(*found, place.owner))
+            case ast.Call(func=ast.Name(id="super")) if place.owner:
+                above = [method(*base, node.attr) for base in bases(*place.owner)]
+                places += [Place(*found, place.owner) for found in above if found]
+            case ast.Name(id=name) if name in load(place.module).imported:
+                if found := resolve(".".join(load(place.module).imported[name]), node.attr):
+                    places.append(Place(*found))
+    return places
+
+
+def keys_written(module: str, name: str, attribute: str) -> set[str]:
+    """Keys of the dictionaries in a method of a class, and in those of its bases that it calls."""
+    found = method(module, name, attribute)
+    nodes = list(ast.walk(found[1])) if found else []
+    keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
+    own = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    calls_base = any(isinstance(node, ast.Name) and node.id == "super" for node in nodes)
+    above = [keys_written(*base, attribute) for base in bases(module, name)] if calls_base else []
+    return own.union(*above)
+
+
+@functools.cache
+def load(module: str) -> Module:
+    """A module of this package; empty for all others."""
+    path = SOURCE.parent.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if not (module.startswith("briee") and file.exists()):
+        return Module({}, {})
+    package = module if path.is_dir() else module.rpartition(".")[0]
+    tree, defined, imported = ast.parse(file.read_text()), {}, {}
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        names += [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+        defined |= dict.fromkeys(names, node)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            imported |= {alias.asname or alias.name: (origin, alias.name) for alias in node.names}
+    return Module(defined, imported)
+
+
+def resolve(module: str, name: str) -> tuple[str, ast.stmt] | None:
+    """Where a name of a module is defined in this package."""
+    known = load(module)
+    if name in known.defined:
+        return module, known.defined[name]
+    return resolve(*known.imported[name]) if name in known.imported else None
+
+
+def bases(module: str, name: str) -> list[tuple[str, str]]:
+    """The base classes of a class in this package."""
+    found = resolve(module, name)
+    if found is None or not isinstance(found[1], ast.ClassDef):
+        return []
+    named = (base.id for base in found[1].bases if isinstance(base, ast.Name))
+    return [(found[0], base) for base in named if resolve(found[0], base)]
+
+
+def method(module: str, name: str, attribute: str) -> tuple[str, ast.stmt] | None:
+    """Where the method is that an object of a class has under a name."""
+    found = resolve(module, name)
+    if found is None or not isinstance(found[1], ast.ClassDef):
+        return None
+    own = (node for node in found[1].body if isinstance(node, ast.FunctionDef) and node.name == attribute)
+    if node := next(own, None):
+        return found[0], node
+    return next(filter(None, (method(*base, attribute) for base in bases(module, name))), None)
