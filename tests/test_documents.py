@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from briee.agent import Agent
+from briee.algorithms import ALGORITHMS
 from briee.arguments import parse, parse_train, split_options
 from briee.commands import COMMANDS
+from reads import keys_written
 from test_agent import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +102,17 @@ def test_commands_are_understood(line, tmp_path, monkeypatch):
         argv, _ = split_options(argv, "--env.")
         argv, _ = split_options(argv, "--rich.")
     parse(getattr(module, f"{command.title()}Args"), argv, f"briee {command}")
+
+
+@pytest.mark.parametrize(
+    "home", sorted({entry.home(preset) for entry in ALGORITHMS.values() for preset in entry.presets})
+)
+def test_every_column_of_an_algorithm_is_on_the_page(home):
+    cells = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "metrics.md").read_text(), flags=re.M)
+    module, _, name = home.partition(":")
+    columns = keys_written(module, name, "metrics")
+    assert "explore_return" in columns
+    assert columns <= {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 @pytest.mark.parametrize("task", ["image-lock-h5-cnn", "minigrid-empty-5x5-mlp"])
