@@ -53,8 +53,6 @@ def reproduce(
     """
     figure = find_figure(name)
     settings = select(figure.smoke if smoke else figure.settings, only)
-    if not settings:
-        raise RunError(f"no run of {name} matches --only {only}")
     if workers < 1:
         raise RunError(f"workers must be >= 1, got {workers}")
     folder = root / (f"{name}-smoke" if smoke else name)
@@ -67,7 +65,7 @@ def reproduce(
     picture = folder / f"{name}.png"
     if not failed or (folder / "runs.csv").exists():
         draw(figure, folder, picture)
-        say(f"{picture}\nclaim: {figure.claim}")
+        say(str(picture) if smoke else f"{picture}\nclaim: {figure.claim}")
     if failed:
         raise RunError(f"{len(failed)} of {len(settings)} runs failed: {'; '.join(failed)}")
     return picture

@@ -110,13 +110,19 @@ def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting,
     return tuple(Setting(*args, seed=seed, **kwargs) for seed in seeds)
 
 
+SELECTED_BY = ("algo", "preset", "env", "horizon", "seed", "variant")
+
+
 def select(settings: Sequence[Setting], only: str) -> list[Setting]:
     """Those that match `name=value,name=value`; the names are fields of a setting, `algo` for short."""
-    wanted = {}
+    chosen = list(settings)
     for part in filter(None, only.split(",")):
         name, equals, value = part.partition("=")
-        name = {"algo": "algorithm"}.get(name, name)
-        if not equals or name not in ("algorithm", "preset", "env", "horizon", "seed", "variant"):
-            raise RunError(f"--only takes algo=NAME,preset=NAME,horizon=N,seed=N, got {part!r}")
-        wanted[name] = value
-    return [s for s in settings if all(str(getattr(s, name)) == value for name, value in wanted.items())]
+        if not equals or name not in SELECTED_BY:
+            raise RunError(f"--only takes {', '.join(f'{name}=...' for name in SELECTED_BY)}, got {part!r}")
+        field = {"algo": "algorithm"}.get(name, name)
+        known = dict.fromkeys(str(getattr(setting, field)) for setting in chosen)
+        chosen = [setting for setting in chosen if str(getattr(setting, field)) == value]
+        if not chosen:
+            raise RunError(f"no such run: {name} is one of {', '.join(map(repr, known))}, got {value!r}")
+    return chosen
