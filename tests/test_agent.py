@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from briee.adapt import adapt, encode
 from briee.agent import BRIEE, Agent, NotLearnedError
+from briee.algorithms import ALGORITHMS
 from briee.checkpoint import CheckpointError
 from briee.config import BrieeConfig
 from briee.envs import CombinationLock, RichObservation
@@ -139,6 +141,27 @@ def test_save_and_load(learned, tmp_path):
     assert loaded.evaluate(20).mean == learned.evaluate(20).mean
     with zipfile.ZipFile(path) as archive:
         assert all(name.endswith((".npy", ".json")) for name in archive.namelist())
+
+
+@pytest.mark.parametrize(("algorithm", "preset"), [(a, p) for a in ALGORITHMS for p in ALGORITHMS[a].presets])
+def test_every_preset_can_be_saved_and_loaded(algorithm, preset, tmp_path):
+    if algorithm.startswith("sb3:"):
+        pytest.importorskip("stable_baselines3")
+    env = "finite-lock" if preset == "theory" else "lock"
+    agent = Agent(env, preset, algorithm=algorithm, horizon=H)
+    agent.save(tmp_path / "new.briee")
+    loaded = load(tmp_path / "new.briee")
+    assert loaded.spec == agent.spec
+    for new, old in zip(jax.tree.leaves(loaded.state), jax.tree.leaves(agent.state), strict=True):
+        assert (new.shape, new.dtype) == (old.shape, old.dtype)
+
+
+def test_what_the_default_preset_learned_is_saved(tmp_path):
+    agent = BRIEE(make_env()).learn(iterations=1, **QUIET)
+    agent.save(tmp_path / "lock.briee")
+    observations, _ = make_env(8).reset(seed=1)
+    loaded = load(tmp_path / "lock.briee")
+    np.testing.assert_array_equal(loaded.predict(observations, 1), agent.predict(observations, 1))
 
 
 def test_agents_on_other_environments_need_theirs_again(tmp_path):

@@ -37,3 +37,16 @@ def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
     monkeypatch.setattr(quick, "OPTIONS", {"xla_no_such_option": True})
     assert known_options() == {}
     assert int(quick_jit(lambda x: x + 1)(jnp.int32(1))) == 2
+
+
+def test_inside_a_traced_function_it_is_the_function_itself():
+    zeros, double = quick_jit(lambda n: jnp.zeros(n)), quick_jit(lambda x: 2 * x)
+    assert jax.eval_shape(lambda x: zeros(3) + double(x), 1.0).shape == (3,)
+    np.testing.assert_array_equal(jax.jit(lambda x: zeros(3) + double(x))(1.0), np.full(3, 2.0))
+    np.testing.assert_array_equal(zeros(3), np.zeros(3))
+    with pytest.raises(ValueError, match="refused"):
+        quick_jit(_refuse)(1)
+
+
+def _refuse(x):
+    raise ValueError("refused")

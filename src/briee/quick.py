@@ -7,6 +7,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+from jax.core import Tracer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,7 +18,7 @@ OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": F
 
 
 def quick_jit(function: Callable[P, R]) -> Callable[P, R]:
-    """`equinox.filter_jit` with `OPTIONS`, where the compiler knows them; not for use inside another jit."""
+    """`equinox.filter_jit` with `OPTIONS`, where the compiler knows them; inside a trace, `function`."""
     jit: Any = eqx.filter_jit
     lock, compiled = threading.Lock(), []
 
@@ -25,7 +27,12 @@ def quick_jit(function: Callable[P, R]) -> Callable[P, R]:
         with lock:  # two objects would compile the same program twice
             if not compiled:
                 compiled.append(jit(function, compiler_options=known_options()))
-        return compiled[0](*args, **kwargs)
+        try:
+            return compiled[0](*args, **kwargs)
+        except ValueError:  # inside a function that is traced itself, JAX refuses the options
+            if not isinstance(jnp.zeros(()), Tracer):
+                raise
+            return function(*args, **kwargs)
 
     return call
 
