@@ -36,7 +36,7 @@ def test_what_is_known_before_an_environment_is_made_is_true():
 
 def test_importing_the_package_registers_the_environments():
     program = (
-        "import sys, briee, gymnasium as gym; assert 'jax' not in sys.modules; "
+        "import sys, briee, gymnasium as gym; assert 'jax' not in sys.modules; assert briee.doctor.examine; "
         "print(gym.make('briee/CombinationLock-v0', horizon=3).observation_space.shape, "
         "gym.make_vec('briee/CombinationLock-v0', num_envs=5, horizon=3).observation_space.shape)"
     )

@@ -18,6 +18,7 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
+    from briee import doctor
     from briee.acting import Evaluation
     from briee.agent import BRIEE, Agent, NotLearnedError
     from briee.algorithms import build, preset
@@ -43,6 +44,7 @@ _HOMES = {
     "CheckpointError": "briee.checkpoint",
     "DivergedError": "briee.training",
 }
+_MODULES = ("doctor",)
 
 __all__ = [
     "BRIEE",
@@ -58,11 +60,14 @@ __all__ = [
     "RunError",
     "CheckpointError",
     "DivergedError",
+    "doctor",
     "__version__",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"briee.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'briee' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
