@@ -96,6 +96,22 @@ def test_a_rich_run_is_stored_evaluated_and_resumed_as_it_was(capsys):
     assert "was started with rich.emission = 'random', not 'hadamard'" in refusal(capsys, other)
 
 
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ("FrozenLake-v1 --horizon 12 --rich hadamard", True),
+        ("FrozenLake-v1 --horizon 12 --rich hadamard --env.is_slippery False", False),
+        ("FrozenLake-v1 --horizon 12 --rich hadamard --evaluation.tolerance 0.1", False),
+        ("lock --horizon 2 --env.failure_probability 0.1", True),
+        ("lock --horizon 2", False),
+    ],
+)
+def test_what_no_policy_reaches_in_every_episode_is_told(capsys, monkeypatch, request_, told):
+    monkeypatch.setattr("briee.runs.run", lambda *args, **kwargs: {})
+    assert main(["train", *shlex.split(request_), *SMALL]) == 0
+    assert ("no policy reaches the optimal return" in capsys.readouterr().out) == told
+
+
 def test_a_target_return_decides_where_no_optimum_is_known(capsys):
     request = "train corridor.py:Corridor --horizon 3 --rich hadamard --evaluation.target-return 0"
     assert main([*shlex.split(request), *SMALL, "--evaluation.streak", "1", "--run-dir", "run"]) == 0

@@ -127,14 +127,22 @@ def own_horizon(env: gym.Env | gym.vector.VectorEnv) -> int | None:
 
 def own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
     """The best return in H steps, where the environment tells it or shows its table `P`."""
-    base = cast(Any, env.unwrapped)
-    if isinstance(base, gym.vector.SyncVectorEnv):
-        base = cast(Any, base.envs[0].unwrapped)
+    base = _base(env)
     if getattr(base, "optimal_return", None) is not None:
         own = getattr(getattr(base, "pure", None), "horizon", horizon)
         return float(base.optimal_return) if own == horizon else None
     if (size := _deep_sea(base, "_size")) is not None:
         return float(_deep_sea(base, "_optimal_return")) if horizon >= size else 0.0
+    return _table_return(base, horizon, sure=False)
+
+
+def sure_return(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
+    """What the best policy reaches in every episode of H steps, where the environment shows its table `P`."""
+    return _table_return(_base(env), horizon, sure=True)
+
+
+def _table_return(base: Any, horizon: int, sure: bool) -> float | None:
+    """The best return in H steps, on average over what may follow, or `sure`: whatever follows."""
     table, start = getattr(base, "P", None), getattr(base, "initial_state_distrib", None)
     if not isinstance(table, dict) or start is None:
         return None
@@ -142,10 +150,18 @@ def own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | No
     for _ in range(horizon):
 
         def action_value(rows, value=value) -> float:
-            return sum(p * (r + (0.0 if over else value[s])) for p, s, r, over in rows)
+            outcomes = [(p, r + (0.0 if over else value[s])) for p, s, r, over in rows]
+            return min(v for p, v in outcomes if p > 0) if sure else sum(p * v for p, v in outcomes)
 
         value = np.array([max(map(action_value, table[state].values())) for state in sorted(table)])
-    return float(np.asarray(start) @ value)
+    start = np.asarray(start)
+    return float(value[start > 0].min() if sure else start @ value)
+
+
+def _base(env: gym.Env | gym.vector.VectorEnv) -> Any:
+    """The environment inside all wrappers; the first of several copies."""
+    base = env.unwrapped
+    return base.envs[0].unwrapped if isinstance(base, gym.vector.SyncVectorEnv) else base
 
 
 def _deep_sea(base: Any, attribute: str) -> Any:

@@ -21,6 +21,7 @@ from briee.envs import (
     UnsupportedSpaceError,
     episodic,
 )
+from briee.foreign import sure_return
 
 # check_env says so of every wrapper; that an environment has one is no fault of it.
 WRAPPED = "ignore:.*is different from the unwrapped version.*"
@@ -113,6 +114,12 @@ def test_optimal_return_comes_from_the_table_the_lock_or_the_user():
     assert Episodic(gym.make("briee/CombinationLock-v0")).optimal_return == 1.0
     assert Episodic(Countdown(), 3).optimal_return is None
     assert Episodic(Countdown(), 3, optimal_return=3.0).optimal_return == 3.0
+
+
+def test_what_is_sure_comes_from_the_table():
+    assert sure_return(gym.make("FrozenLake-v1", is_slippery=False), 6) == 1.0
+    assert sure_return(gym.make("FrozenLake-v1"), 12) == 0.0  # it may slip at every step
+    assert sure_return(Countdown(), 3) is None
 
 
 @pytest.mark.filterwarnings(WRAPPED)

@@ -67,6 +67,12 @@ def test_a_lane_of_probability_zero_is_never_entered(roll, policies):
 def test_failure_lowers_the_optimum_geometrically():
     lock = CombinationLock(5, failure_probability=0.1, anti_reward=0.0)
     assert lock.optimal_return == pytest.approx(0.9**5, rel=1e-6)
+    assert lock.latent_model().sure_return() == 0.0
+
+
+def test_locks_without_failures_are_sure_to_open():
+    for lock in (CombinationLock(5), CombinationLock(5, num_good=3), CombinationLock(5, step_reward=0.1)):
+        assert lock.latent_model().sure_return() == pytest.approx(lock.optimal_return)
 
 
 def test_one_lane_has_no_coin():

@@ -3,10 +3,11 @@
 import contextlib
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from briee.arguments import parse_train, sentences
 from briee.commands.process import build, prepare_process
-from briee.rundir import RunError
+from briee.rundir import RunError, RunSpec
 
 
 def run(argv: Sequence[str]) -> int:
@@ -24,6 +25,8 @@ def run(argv: Sequence[str]) -> int:
     folder, metrics = args.directory / "tensorboard", args.directory / "metrics.csv"
     callbacks = [TensorBoard(folder, metrics)] if args.tensorboard else []
     algorithm = build(spec)
+    if note := _never_sure(algorithm, spec):
+        print(note, flush=True)
     how = {
         "resume": args.resume,
         "overwrite": args.overwrite,
@@ -41,3 +44,23 @@ def run(argv: Sequence[str]) -> int:
         print(f"interrupted, nothing is lost; to continue: {again}", flush=True)
         return 130
     return 0
+
+
+def _never_sure(algorithm: Any, spec: RunSpec) -> str:
+    """A sentence where it is known that no policy reaches the optimal return in every episode."""
+    from briee.foreign import sure_return
+    from briee.training import evaluation_config
+
+    sampler, rule = algorithm.sampler, evaluation_config(spec)
+    pure, best = getattr(sampler, "pure", None), sampler.optimal_return
+    other_rule = rule.tolerance is not None or rule.target_return is not None
+    if best is None or other_rule or not getattr(algorithm, "stops_when_solved", True):
+        return ""
+    if pure is None:
+        sure = sure_return(sampler.env, sampler.horizon)
+    else:
+        sure = None if getattr(pure, "temperature", None) else pure.latent_model().sure_return()
+    if sure is None or sure > best - 1e-3:
+        return ""
+    mean = f"no policy reaches the optimal return, {best:.3f} on average, in every episode"
+    return f"{mean}: this run may never count as solved unless --evaluation.tolerance says how near is enough"

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+POSSIBLE = 1e-6
+"""Smaller probabilities are rounding errors of float32 tables."""
+
 
 @dataclass(frozen=True)
 class LatentModel:
@@ -40,6 +43,15 @@ class LatentModel:
     def optimal_return(self, features: np.ndarray | None = None) -> float:
         """Value of the optimal policy from the start distribution."""
         return float(self.initial @ state_value(self.q_values(features)[0], features))
+
+    def sure_return(self) -> float:
+        """What the best policy reaches in every episode, for rewards that are always as expected; no policy
+        is sure of more."""
+        value = np.zeros(self.reward.shape[1])
+        for transition, reward in zip(self.transition[::-1], self.reward[::-1], strict=True):
+            worst = np.where(transition > POSSIBLE, value, np.inf).min(axis=-1)
+            value = (reward + worst).max(axis=1)
+        return float(value[self.initial > POSSIBLE].min())
 
     def reachable(self) -> np.ndarray:
         """bool[H + 1, Z]: latent states that some policy reaches with positive probability."""
