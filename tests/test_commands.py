@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,18 @@ def test_watch_refuses_with_one_sentence(trained, capsys):
     Path("odd").mkdir()
     Path("odd/config.json").write_text(json.dumps({"env": "lock", "algorithm": "briee", "seed": 1}))
     assert "does not describe a run" in refusal(capsys, "watch", "odd")
+    Path("odd/summary.json").write_text("{")
+    assert refusal(capsys, "watch", "odd").startswith("cannot read odd/summary.json: ")
+
+
+def test_report_names_the_runs_it_leaves_out(trained, capsys):
+    for name in ("good", "bad"):
+        shutil.copytree(trained, Path("runs") / name)
+    Path("runs/bad/config.json").write_text("{")
+    assert main(["report", "runs", "--no-figures"]) == 0
+    assert capsys.readouterr().err.startswith("left out: cannot read runs/bad/config.json: ")
+    Path("runs/good/metrics.csv").write_text("garbage,row\n1,2\n")
+    assert refusal(capsys, "watch", "runs/good").startswith("cannot read runs/good/metrics.csv: ")
 
 
 def test_rows_cut_short_and_sparklines():

@@ -12,7 +12,7 @@ import pytest
 
 from briee.algorithms import build
 from briee.report import interactive, static
-from briee.report.contents import read_metrics, read_run, read_runs
+from briee.report.contents import Found, read_metrics, read_run, read_runs
 from briee.report.figures import Bars, Heats, Lines, Map, run_figures, shared_figures
 from briee.report.html import page, write_report
 from briee.report.latent_map import Visits, level_history, map_latents
@@ -35,7 +35,7 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(root):
-    return read_runs([root])
+    return read_runs([root]).runs
 
 
 def lock_visits(H: int = 3, n: int = 6000) -> Visits:
@@ -95,7 +95,7 @@ def test_runs_are_read_with_their_latent_states(runs, root):
         assert contents.latent_map.visits.shape == (H, 3)
         assert contents.coverage.shape == contents.bonus.shape == (H, 2)
         np.testing.assert_allclose(contents.times, [40, 80])
-    assert len(read_runs([root, root / "s1"], checkpoints=False)) == 2  # no run is listed twice
+    assert len(read_runs([root, root / "s1"], checkpoints=False).runs) == 2  # no run is listed twice
 
 
 def test_a_run_without_a_readable_checkpoint_still_has_curves(root, tmp_path):
@@ -105,8 +105,60 @@ def test_a_run_without_a_readable_checkpoint_still_has_curves(root, tmp_path):
     contents = read_run(tmp_path / "s1")
     assert contents.latent_map is None
     assert "cannot load" in contents.note
-    html = page([contents], shared_figures([contents]), [run_figures(contents)])
+    html = page(Found([contents], []), shared_figures([contents]), [run_figures(contents)])
     assert "No picture of the latent states" in html
+
+
+def copies(root: Path, folder: Path, *names: str, **changes) -> list[Path]:
+    """Copies of one run, each with changes to its config.json."""
+    made = [folder / name for name in names]
+    for i, path in enumerate(made):
+        shutil.copytree(root / "s1", path)
+        config = json.loads((path / "config.json").read_text())
+        config |= {name: values[i] for name, values in changes.items()}
+        (path / "config.json").write_text(json.dumps(config))
+    return made
+
+
+def test_runs_that_differ_in_a_value_have_labels_and_files_of_their_own(root, tmp_path):
+    arguments = [{"num_actions": A}, {"num_actions": A, "noise": 0.2}, {"num_actions": A, "noise": 0.2}]
+    made = copies(root, tmp_path, "a", "b", "c", env_arguments=arguments, seed=[1, 1, 2])
+    found = read_runs(made, checkpoints=False).runs
+    plain, noisy, other = sorted(found, key=lambda run: run.path)
+    assert plain.label == "briee (paper) on lock, H = 2, seed 1"
+    assert noisy.label == "briee (paper) on lock, H = 2, env.noise=0.2, seed 1"
+    assert other.title == noisy.title
+    write_report(made[:2], tmp_path / "report.html", tmp_path / "figures")
+    names = {file.name for file in (tmp_path / "figures").glob("map-*.png")}
+    assert names == {"map-lock-h2-briee-paper-s1.png", "map-lock-h2-briee-paper-s1-env.noise-0.2.png"}
+
+
+def test_equal_runs_are_told_apart_by_their_directories(root, tmp_path):
+    runs = read_runs(copies(root, tmp_path, "a", "b"), checkpoints=False).runs
+    assert [run.label for run in runs] == [
+        f"briee (paper) on lock, H = 2, seed 1, {tmp_path / name}" for name in "ab"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("metrics.csv", "garbage,row\n", "metrics.csv: its first line does not name the column 'iteration'"),
+        ("metrics.csv", "iteration,episodes\n", "has completed no iteration yet"),
+        ("config.json", "{", "cannot read .*config.json: "),
+        ("config.json", '{"env": "lock", "algorithm": "briee", "seed": 1}', "config.json .* lacks 'preset'"),
+        ("summary.json", "[1]", "cannot read .*summary.json: it is not a JSON object"),
+    ],
+)
+def test_damaged_runs_are_named(root, tmp_path, file, text, sentence):
+    good, bad = copies(root, tmp_path, "good", "bad")
+    (bad / file).write_text(text)
+    with pytest.raises(RunError, match=sentence):
+        read_runs([bad], checkpoints=False)
+    found = read_runs([tmp_path], checkpoints=False)
+    assert [run.path for run in found.runs] == [good]
+    assert re.search(sentence, found.skipped[0])
+    assert "Left out: " in page(found, shared_figures(found.runs), [[]])
 
 
 def test_metrics_cut_short_and_empty_cells(tmp_path):

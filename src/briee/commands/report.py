@@ -1,6 +1,7 @@
 """`briee report`: one self-contained HTML file about runs, and its figures as PNG and PDF."""
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -31,10 +32,14 @@ def run(argv: Sequence[str]) -> int:
     if args.output.is_dir():
         raise UsageError(f"--output must be a file, but {args.output} is a directory")
     prepare_process()
-    from briee.report.html import write_report
+    from briee.report.contents import read_runs
+    from briee.report.html import write_page
 
     figures = None if args.no_figures else args.output.with_name(f"{args.output.stem}-figures")
-    written = write_report(args.directories, args.output, figures)
+    found = read_runs(args.directories)
+    for reason in found.skipped:
+        print(f"left out: {reason}", file=sys.stderr)
+    written = write_page(found, args.output, figures)
     drawn = "" if figures is None else f", figures as PNG and PDF in {figures}"
     print(f"{written} ({written.stat().st_size / 1e6:.1f} MB{drawn})")
     return 0

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from briee.arguments import Flag, UsageError, parse
 from briee.display import cells, clock, summary_lines
-from briee.rundir import Listed, list_runs
+from briee.rundir import Listed, list_runs, read_json
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = (("return", "eval_return"), ("exploring", "explore_return"), ("level", "reached_level"))
@@ -98,7 +98,10 @@ def look(run_dir: Path) -> Look:
         below = ", ".join(str(run.path) for run in listed[:3]) + (", ..." if len(listed) > 3 else "")
         hint = f"; watch one of the runs below it: {below}" if listed else ""
         raise UsageError(f"{run_dir} is not a run directory: it has no config.json{hint}")
-    if own.state == "unreadable" or "horizon" not in own.config:
+    if own.state == "unreadable":
+        for name in ("config.json", "summary.json"):
+            read_json(run_dir / name)  # says which is damaged, and how
+    if "horizon" not in own.config:
         raise UsageError(f"{run_dir / 'config.json'} does not describe a run")
     return Look(own, read_rows(run_dir / "metrics.csv"))
 
@@ -109,7 +112,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         text = path.read_text()
     except OSError:  # no iteration yet, or replaced just now
         return []
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
     table = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+    if "iteration" not in (table.fieldnames or ["iteration"]):
+        raise UsageError(f"cannot read {path}: its first line does not name the column 'iteration'")
     return [{name: _number(cell) for name, cell in row.items()} for row in table if None not in row.values()]
 
 

@@ -4,7 +4,7 @@ import csv
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,10 @@ class RunContents:
     times: np.ndarray | None = None
     """f64[T]: training episodes at these iterations."""
     note: str = ""
+    setting: str = ""
+    """Values that tell this run from others in the report with the same algorithm, preset and horizon."""
+    place: str = ""
+    """Its directory, where nothing else tells it from another run in the report."""
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -46,38 +50,68 @@ class RunContents:
     def title(self) -> str:
         """What was run, in a few words."""
         c = self.config
-        return f"{c['algorithm']} ({c['preset']}) on {c['env']}, H = {c['horizon']}"
+        what = f"{c['algorithm']} ({c['preset']}) on {c['env']}, H = {c['horizon']}"
+        return f"{what}, {self.setting}" if self.setting else what
 
     @property
     def label(self) -> str:
         """What was run, and the seed."""
-        return f"{self.title}, seed {self.config['seed']}"
+        label = f"{self.title}, seed {self.config['seed']}"
+        return f"{label}, {self.place}" if self.place else label
 
     def column(self, name: str) -> np.ndarray:
         """f64[iterations]; NaN throughout where there is no such column."""
         return self.metrics.get(name, np.full(len(self.metrics["iteration"]), np.nan))
 
 
-def read_runs(paths: Sequence[Path], checkpoints: bool = True) -> list[RunContents]:
+class Found(NamedTuple):
+    """The runs that a report is about, and one sentence about each that could not be read."""
+
+    runs: list[RunContents]
+    skipped: list[str]
+
+
+def read_runs(paths: Sequence[Path], checkpoints: bool = True) -> Found:
     """The runs in or below `paths`, sorted by what was run and seed; `RunError` where there is none."""
     found: dict[Path, RunContents] = {}
+    skipped: dict[Path, str] = {}
     for path in paths:
         if not path.is_dir():
             raise RunError(f"{path} is not a directory")
-        listed = [run.path for run in list_runs(path) if run.state != "unreadable"]
+        listed = list_runs(path)
         if not listed:
-            raise RunError(f"no run in {path}: it has no config.json")
-        for folder in listed:
-            if folder.resolve() not in found and (folder / "metrics.csv").exists():
+            odd = (path / "config.json").exists()
+            reason = "its config.json does not describe a run" if odd else "it has no config.json"
+            raise RunError(f"no run in {path}: {reason}")
+        for folder in (run.path for run in listed if run.path.resolve() not in found):
+            try:
                 found[folder.resolve()] = read_run(folder, checkpoints)
-    runs = [run for run in found.values() if len(run.metrics.get("iteration", ()))]
-    if not runs:
-        raise RunError(f"no run in {', '.join(map(str, paths))} has completed an iteration yet")
-    return sorted(runs, key=lambda run: (run.title, run.group, run.config["seed"], str(run.path)))
+            except RunError as error:
+                skipped[folder.resolve()] = str(error)
+    reasons = list(skipped.values())
+    if not found:
+        raise RunError(reasons[0] + (f"; likewise {len(reasons) - 1} more" if reasons[1:] else ""))
+    runs = sorted(found.values(), key=lambda run: (run.title, run.group, run.config["seed"], str(run.path)))
+    return Found(told_apart(runs), reasons)
+
+
+def told_apart(runs: Sequence[RunContents]) -> list[RunContents]:
+    """The runs, those with the same label with what differs: a few values, or else the directory."""
+    marked = []
+    for run in runs:
+        groups = [set(other.group) for other in runs if other.title == run.title]
+        own = [item for item in run.group if item not in set.intersection(*groups)]
+        names = [item.replace("env_arguments.", "env.").removeprefix("config.") for item in own]
+        marked.append(dataclasses.replace(run, setting=", ".join(names[:3])))
+    labels = [run.label for run in marked]
+    return [
+        dataclasses.replace(run, place=str(run.path)) if labels.count(run.label) > 1 else run
+        for run in marked
+    ]
 
 
 def read_run(folder: Path, checkpoints: bool = True) -> RunContents:
-    """One run; its checkpoint too, unless it cannot be read."""
+    """One run; its checkpoint too, unless it cannot be read. `RunError` names a damaged file."""
     run = RunContents(
         path=folder,
         config=read_json(folder / "config.json") or {},
@@ -85,6 +119,11 @@ def read_run(folder: Path, checkpoints: bool = True) -> RunContents:
         summary=read_json(folder / "summary.json") or {},
         metrics=read_metrics(folder / "metrics.csv"),
     )
+    for name in ("algorithm", "preset", "env", "horizon", "seed"):
+        if name not in run.config:
+            raise RunError(f"{folder / 'config.json'} does not describe a run: it lacks {name!r}")
+    if not len(run.metrics["iteration"]):
+        raise RunError(f"{folder} has completed no iteration yet")
     if not checkpoints:
         return run
     try:
@@ -95,10 +134,13 @@ def read_run(folder: Path, checkpoints: bool = True) -> RunContents:
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
     """Columns of metrics.csv as f64[iterations]; a last line cut short is dropped."""
-    text = path.read_text()
-    rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
-    if not rows:
-        return {}
+    try:
+        text = path.read_text() if path.exists() else ""
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [["iteration"]]
+    if "iteration" not in rows[0]:
+        raise RunError(f"cannot read {path}: its first line does not name the column 'iteration'")
     table = [[_number(cell) for cell in row] for row in rows[1:] if len(row) == len(rows[0])]
     columns = np.array(table, float).reshape(len(table), len(rows[0])).T
     return dict(zip(rows[0], columns, strict=True))

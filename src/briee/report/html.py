@@ -12,7 +12,7 @@ from typing import Any
 
 import briee
 from briee.report import static
-from briee.report.contents import RunContents, read_runs
+from briee.report.contents import Found, RunContents, read_runs
 from briee.report.figures import Figure, run_figures, shared_figures
 from briee.report.interactive import draw
 from briee.rundir import RunError, flatten, os_errors, write_atomically
@@ -28,13 +28,17 @@ def write_report(
 
     Returns the path of the HTML file; raises `RunError` with one sentence.
     """
-    output = Path(output)
-    runs = read_runs([Path(path) for path in paths])
+    return write_page(read_runs([Path(path) for path in paths]), Path(output), figures)
+
+
+def write_page(found: Found, output: Path, figures: Path | str | None) -> Path:
+    """Write the report about runs that were read already."""
+    runs = found.runs
     shared, single = shared_figures(runs), [run_figures(run) for run in runs]
     with os_errors(output):
         if output.parent != Path():
             output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(output, page(runs, shared, single))
+        write_atomically(output, page(found, shared, single))
     if figures is not None:
         folder = Path(figures)
         with os_errors(folder):
@@ -47,8 +51,9 @@ def write_report(
     return output
 
 
-def page(runs: Sequence[RunContents], shared: Sequence[Figure], single: Sequence[Sequence[Figure]]) -> str:
+def page(found: Found, shared: Sequence[Figure], single: Sequence[Sequence[Figure]]) -> str:
     """The report as HTML."""
+    runs = found.runs
     drawn = {figure.key: draw(figure) for figure in shared}
     for index, own in enumerate(single):
         drawn |= {f"{figure.key}-{index}": draw(figure) for figure in own}
@@ -59,7 +64,7 @@ def page(runs: Sequence[RunContents], shared: Sequence[Figure], single: Sequence
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(runs)),
-        "runs": run_table(runs),
+        "runs": run_table(runs) + _left_out(found.skipped),
         "learning": holders(first[:1]) + f'<div class="pair">{holders(first[1:])}</div>',
         "chooser": _chooser(runs),
         "discovered": "\n".join(
@@ -107,6 +112,10 @@ def run_table(runs: Sequence[RunContents]) -> str:
         )
         lines.append(f"<tr>{''.join(row)}</tr>")
     return f"<table id='runs'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _left_out(reasons: Sequence[str]) -> str:
+    return "".join(f"<p class='soft'>Left out: {escape(reason)}.</p>" for reason in reasons)
 
 
 def settings_table(runs: Sequence[RunContents]) -> str:
@@ -175,6 +184,7 @@ def _plotly() -> str:
 def _file_name(run: RunContents) -> str:
     c = run.config
     name = f"{c['env']}-h{c['horizon']}-{c['algorithm']}-{c['preset']}-s{c['seed']}"
+    name = "-".join(part for part in (name, run.setting, run.place) if part)
     return re.sub(r"[^\w.-]+", "-", name)
 
 
