@@ -114,6 +114,8 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     if wants_help:
         parse(kind, [*argv, "--help"], "briee train")
     args = parse(kind, argv, "briee train", lambda option: _presets_with(option, algo))
+    if "horizon" in env_arguments and registered(args.env):
+        raise UsageError(f"the horizon of {args.env} is no --env option: give --horizon H, not --env.horizon")
     if args.resume and args.overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
     if args.horizon is None and not (args.resume and args.run_dir):

@@ -120,3 +120,11 @@ def test_actions_outside_the_space_and_missing_resets_get_a_sentence():
 def test_unknown_names_list_the_known_ones():
     with pytest.raises(ValueError, match="unknown environment 'look': pure environments are lock, "):
         envs.make("look")
+
+
+def test_numbers_of_numpy_are_numbers():
+    lock = envs.make("lock", horizon=np.int64(3), noise=np.float32(0.2), final_reward=2)
+    assert (lock.horizon, lock.optimal_return) == (3, 2.0)
+    assert envs.make("lock", temperature=None).temperature is None
+    with pytest.raises(ValueError, match="horizon must be a whole number, got True"):
+        envs.make("lock", horizon=True)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from . import render
 from .entries import ENVIRONMENTS
+from .values import check_values
 
 RENDER_MODES = ("rgb_array", "ansi")
 
@@ -37,6 +38,7 @@ def make(name: str, **kwargs):
     for argument in kwargs:
         if argument not in known:
             raise ValueError(f"{name!r} has no argument {argument!r}: it has {', '.join(known)}")
+    check_values(entry.constructor, kwargs)
     arguments = entry.defaults | kwargs
     for key, value in arguments.items():
         if callable(value):

@@ -15,6 +15,7 @@ from briee.foreign import environment_name
 from briee.suggest import suggestion
 
 from .emission import NORMAL_BOUND, Emission, ImageEmission, VectorEmission, decodability, require
+from .values import check_values
 
 EMISSIONS = ("hadamard", "random", "image")
 
@@ -142,6 +143,7 @@ def rich_observation(env: gym.Env, arguments: Mapping[str, Any]) -> gym.Env:
     for name in arguments:
         if name not in known:
             raise ValueError(f"rich observations have no argument {name!r}{suggestion(name, known)}")
+    check_values(RichObservation, arguments)
     return wrapper(env, **given)
 
 
