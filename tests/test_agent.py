@@ -199,6 +199,8 @@ def test_discrete_observations_are_encoded():
         (lambda a: a.predict(np.full((2, 8), np.nan), 0), r"observation has NaN entries in rows \[0, 1\]"),
         (lambda a: a.predict("nonsense", 0), "observation must be an array of numbers, got str"),
         (lambda a: a.evaluate(0), "episodes must be >= 1, got 0"),
+        (lambda a: a.evaluate(policy="best"), "unknown policy 'best': known are greedy, optimistic, mixture"),
+        (lambda a: a.evaluate(seed=-1), "seed must be a whole number from 0"),
         (lambda a: a.learn(), "learn needs a budget"),
         (lambda a: a.learn(episodes=0), "episodes must be >= 1, got 0"),
         (lambda a: a.learn(iterations=-1), "iterations must be >= 1, got -1"),
@@ -217,6 +219,9 @@ def test_wrong_questions_get_one_sentence(learned, question, sentence):
         ({"num_latents": 0}, "num_latents must be >= 1, got 0"),
         ({"decoder": "transformer"}, "has no decoder, so it cannot be 'transformer'"),
         ({"horizon": 0}, "horizon must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1"),
+        ({"seed": 1.5}, "seed must be a whole number .* got 1.5"),
+        ({"algorithm": "PPO"}, "unknown algorithm 'PPO': did you mean ppo or sb3:PPO"),
         ({"algorithm": dict}, "an algorithm given as a class needs config=..., got dict"),
     ],
 )

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from briee import algorithms, checkpoint, rollout
 from briee.acting import Evaluation, act, checked_step, padded
 from briee.adapt import adapt, encode
-from briee.choose import choose, with_value
+from briee.choose import check_seed, choose, with_value
 from briee.display import make_display, summary_lines
 from briee.planned import Plan, plan
 from briee.randomness import stream
@@ -97,7 +97,7 @@ class Agent:
                 config = with_value(config, field, value, f"preset {preset!r} of {name}")
         arguments = self._adapted.arguments or {}
         self.spec = RunSpec(
-            self._adapted.name, name, preset, sampler.horizon, int(seed), 0, config, arguments
+            self._adapted.name, name, preset, sampler.horizon, check_seed(seed), 0, config, arguments
         )
         self._algorithm = kind(sampler, config, **({"network": decoder} if given == "custom" else {}))
         self._moment: Moment | None = None
@@ -210,6 +210,7 @@ class Agent:
         if episodes < 1:
             raise ValueError(f"episodes must be >= 1, got {episodes}")
         state = self._learned("evaluate")
+        check_seed(seed)
         chosen = policy_of_kind(self._algorithm, state, policy or evaluation_config(self.spec).policy)
         key = stream(jax.random.key(seed), "evaluate command")
         returns = rollout.evaluate(self._algorithm.sampler, chosen, key, episodes)

@@ -32,6 +32,13 @@ def choose(algorithm: str | type, preset: str | None, config: Any = None) -> Cho
     return Choice(getattr(importlib.import_module(module), name), algorithm, chosen)
 
 
+def check_seed(seed: Any) -> int:
+    """The seed, if it is one; else a `ValueError`."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}")
+    return int(seed)
+
+
 def with_value(config: Any, field: str, value: Any, owner: str) -> Any:
     """`config` with another value of `field`, which may be in one of its parts."""
     if field == "num_latents" and value < 1:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import jax
 import numpy as np
@@ -21,6 +21,9 @@ from briee.report.decoder import DecoderTable, decoder_accuracy, decoder_table, 
 from briee.rundir import RunError, RunSpec
 
 VERBS = ("collect", "represent", "plan")
+
+POLICIES = get_args(get_type_hints(EvaluationConfig)["policy"])
+"""Names of the policies that an algorithm may have."""
 
 UNKNOWABLE = ("explore_return", "reached_level", "decoder_accuracy")
 """Columns in which NaN means that nobody can tell, as in environments that hide their latent states."""
@@ -156,6 +159,8 @@ def _examples(sampler: Any, seed: int) -> Any:
 
 def policy_of_kind(algorithm: Any, state: Any, kind: str) -> Any:
     """The algorithm's policy, or `RunError` where it has none of that kind."""
+    if kind not in POLICIES:
+        raise RunError(f"unknown policy {kind!r}: known are {', '.join(POLICIES)}")
     if kind == "mixture" and not getattr(algorithm, "has_mixture", False):
         raise RunError(f"{algorithm.name} keeps no past policies, so it has no mixture of them")
     try:

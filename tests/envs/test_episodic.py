@@ -101,7 +101,7 @@ def test_the_horizon_is_found_where_the_environment_has_one():
     assert Episodic(gym.make("FrozenLake-v1")).horizon == 100
     assert EpisodicVector(gym.make_vec("FrozenLake-v1", num_envs=2)).horizon == 100
     assert Episodic(gym.make("briee/CombinationLock-v0", horizon=4)).horizon == 4
-    with pytest.raises(ValueError, match="horizon is missing: Countdown has no time limit, so pass horizon="):
+    with pytest.raises(ValueError, match="horizon is missing: Countdown has no time limit, so give"):
         Episodic(Countdown())
     with pytest.raises(ValueError, match="horizon must be >= 1, got 0"):
         Episodic(Countdown(), 0)

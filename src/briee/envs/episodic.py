@@ -32,8 +32,9 @@ def find_horizon(env: gym.Env | gym.vector.VectorEnv, horizon: int | None) -> in
     if horizon is None:
         horizon = own_horizon(env)
     if horizon is None:
+        name = environment_name(env)
         raise ValueError(
-            f"horizon is missing: {environment_name(env)} has no time limit, so pass horizon=..."
+            f"horizon is missing: {name} has no time limit, so give --horizon H, or horizon=H in Python"
         )
     if horizon < 1:
         raise ValueError(f"horizon must be >= 1, got {horizon}")
