@@ -59,6 +59,8 @@ def test_help_is_fast_and_needs_no_jax():
     assert done.returncode == 0, done.stderr
     assert "train an agent" in done.stdout
     assert "--num-latents" in done.stdout
+    words = set(re.findall(r"[\w:-]+", done.stdout))
+    assert set(algorithms.ALGORITHMS) <= words
     assert after.ru_utime - before.ru_utime < 1.0
 
 
@@ -77,6 +79,10 @@ def test_import_is_fast():
         ("train lok", "unknown environment 'lok': did you mean lock?"),
         ("train lock --preset papr", "unknown preset of briee 'papr': did you mean paper?"),
         ("train lock --algo brie", "unknown algorithm 'brie': did you mean briee?"),
+        ("train lock --algo PPO", "unknown algorithm 'PPO': did you mean ppo or "),
+        ("train lock --seed -1", "seed must be a whole number from 0 to 4294967295, got -1"),
+        ("train lock --explore.episodes 0", "--explore.episodes must be >= 1, got 0"),
+        ("runs nowhere", "nowhere is not a directory"),
         ("train lock --hrizon 3", "unknown option --hrizon: did you mean --horizon"),
         (
             "train lock --preset paper --replearn.rouns 3",
@@ -100,6 +106,7 @@ def test_import_is_fast():
         ("train lock --evaluation.policy best", "invalid choice 'best'"),
         ("train lock --resume --overwrite", "--resume and --overwrite exclude each other"),
         ("evaluate nowhere", "nowhere is not a run directory"),
+        ("evaluate nowhere --seed -1", "seed must be a whole number"),
         ("evaluate nowhere --episodes 0", "episodes must be >= 1, got 0"),
     ],
 )
@@ -152,6 +159,13 @@ def test_lists(finished, capsys):
     listed = capsys.readouterr().out
     assert {"lock", "lock-dense", "lock-simplex"} <= set(re.findall(r"^([\w-]+)  \(", listed, re.MULTILINE))
     assert "instance_seed=0" in listed
+
+
+def test_a_run_that_does_not_exist_is_begun_and_that_is_said(capsys):
+    assert main([*TINY, "--episodes", "10", "--resume", "--run-dir", "nowhere"]) == 0
+    assert "nothing to resume in nowhere: a new run begins\n" in capsys.readouterr().out
+    assert main([*TINY, "--episodes", "20", "--resume", "--run-dir", "nowhere"]) == 0
+    assert "nothing to resume" not in capsys.readouterr().out
 
 
 def test_resume_takes_its_values_from_the_run(finished, capsys, tmp_path):

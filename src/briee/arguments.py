@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from briee.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, DEFAULT_PRESET, default_preset, preset
-from briee.choose import with_value
+from briee.choose import check_seed, with_value
 from briee.gym_ids import registered
 from briee.rundir import RunError, RunSpec, config_from_json, read_json
 from briee.suggest import suggestion
@@ -22,6 +22,11 @@ HELP = ("-h", "--help")
 REWARD_FREE = "reward-free"
 HORIZON = 6
 """Steps per episode behind the values that --help shows."""
+
+
+ALGO_HELP = (
+    f"Algorithm: {', '.join(ALGORITHMS)}. Each has options of its own: `briee train lock --algo ppo --help`."
+)
 
 
 class UsageError(ValueError):
@@ -38,8 +43,7 @@ class TrainArgs:
 
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
     """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class."""
-    algo: str = DEFAULT_ALGORITHM
-    """Algorithm."""
+    algo: Annotated[str, tyro.conf.arg(help=ALGO_HELP)] = DEFAULT_ALGORITHM
     preset: str = DEFAULT_PRESET
     """Preset of the algorithm: for briee efficient, paper, released or theory."""
     reward_free: Flag = False
@@ -59,7 +63,8 @@ class TrainArgs:
     run_dir: Path | None = None
     """Directory of the run; by default runs/ENV-hHORIZON-ALGO-PRESET-sSEED."""
     resume: Flag = False
-    """Continue the run in the directory, whose own values are then the defaults."""
+    """Continue the run in the directory, whose own values are then the defaults; where there is none, a new
+    run begins."""
     overwrite: Flag = False
     """Replace the run in the directory."""
     tensorboard: Flag = False
@@ -130,6 +135,8 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
             kind, env_arguments = _stored_kind(stored), stored["env_arguments"] | env_arguments
             rich_arguments = stored.get("rich", {}) | rich_arguments
     args = parse(kind, argv, "briee train")
+    with sentences():
+        check_seed(args.seed)
     if args.episodes < 1:
         raise UsageError(f"episodes must be >= 1, got {args.episodes}")
     if rich_arguments and args.rich is None:
@@ -277,9 +284,12 @@ def _presets_with(option: str, algo: str) -> str:
 
 def _first_paragraph(box: str) -> str:
     """The text of tyro's framed message, up to its first rule, in one line."""
-    lines = []
-    for line in (line.strip("│ ") for line in box.splitlines()[1:]):
-        if line.startswith(("─", "╰")):
+    lines: list[str] = []
+    for line in (line.strip("│| ") for line in box.splitlines()[1:]):
+        rule = line.startswith(("─", "╰", "----"))
+        if rule and lines:
             break
-        lines.append(line)
-    return " ".join(" ".join(lines).split())
+        lines += [] if rule else [line]
+    text = " ".join(" ".join(lines).split())
+    refused = re.fullmatch(r"Error parsing config\.([\w.]+): (\w+)( must .*)", text)
+    return f"--{refused[1]}.{refused[2]}".replace("_", "-") + refused[3] if refused else text

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from briee.arguments import Flag, UsageError, load_spec, parse
+from briee.arguments import Flag, UsageError, load_spec, parse, sentences
+from briee.choose import check_seed
 from briee.commands.process import build, learned, prepare_process, returns_in_words
 
 
@@ -34,6 +35,8 @@ def run(argv: Sequence[str]) -> int:
     args = parse(EvaluateArgs, argv, "briee evaluate")
     if args.episodes < 1:
         raise UsageError(f"episodes must be >= 1, got {args.episodes}")
+    with sentences():
+        check_seed(args.seed)
     spec = load_spec(args.run_dir)
     prepare_process()
     import jax

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from briee.arguments import Flag, UsageError, load_spec, parse
+from briee.arguments import Flag, UsageError, load_spec, parse, sentences
+from briee.choose import check_seed
 from briee.commands.process import build, learned, prepare_process, returns_in_words
 
 
@@ -40,6 +41,8 @@ def run(argv: Sequence[str]) -> int:
     args = parse(PlanArgs, argv, "briee plan")
     if args.episodes < 1:
         raise UsageError(f"episodes must be >= 1, got {args.episodes}")
+    with sentences():
+        check_seed(args.seed)
     spec = load_spec(args.run_dir)
     prepare_process()
     import jax

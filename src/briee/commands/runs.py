@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from briee.arguments import parse
+from briee.arguments import UsageError, parse
 from briee.rundir import Listed, list_runs
 
 
@@ -22,6 +22,8 @@ class RunsArgs:
 def run(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     args = parse(RunsArgs, argv, "briee runs")
+    if not args.root.is_dir() and args.root != RunsArgs.root:
+        raise UsageError(f"{args.root} is not a directory")
     listed = list_runs(args.root)
     if not listed:
         print(f"no runs in {args.root}")

@@ -25,6 +25,8 @@ def run(argv: Sequence[str]) -> int:
     folder, metrics = args.directory / "tensorboard", args.directory / "metrics.csv"
     callbacks = [TensorBoard(folder, metrics)] if args.tensorboard else []
     algorithm = build(spec)
+    if args.resume and not (args.directory / "config.json").exists():
+        print(f"nothing to resume in {args.directory}: a new run begins", flush=True)
     if note := _never_sure(algorithm, spec):
         print(note, flush=True)
     how = {
