@@ -60,7 +60,15 @@ def test_output_that_is_no_terminal_gets_plain_lines():
 @pytest.mark.parametrize(
     ("outcome", "sentence"),
     [
-        ({"solved": True, "finished": True}, "solved after 1,200 episodes; last return 0.500"),
+        (
+            {"solved": True, "finished": True, "episodes": 1200},
+            "solved after 1,200 episodes; last return 0.500",
+        ),
+        ({"solved": True, "finished": True}, "5,000 episodes, solved after 1,200; last return 0.500"),
+        (
+            {"solved": False, "finished": True, "algorithm": "reward-free"},
+            "explored for 5,000 episodes; last return 0.500",
+        ),
         ({"solved": False, "finished": True}, "not solved within 5,000 episodes; last return 0.500"),
         ({"solved": False, "finished": False}, "stopped after 5,000 episodes; last return 0.500"),
     ],
@@ -68,7 +76,8 @@ def test_output_that_is_no_terminal_gets_plain_lines():
 def test_the_summary_says_how_it_ended(outcome, sentence):
     seconds = dict.fromkeys(("collect", "represent", "plan", "evaluate", "total"), 1.0)
     numbers = {"episodes": 5000, "episodes_to_solve": 1200, "final_return": 0.5, "optimal_return": None}
-    assert summary_lines(outcome | numbers | {"seconds": seconds}, Path("x"))[0] == sentence
+    summary = {"algorithm": "briee", "seconds": seconds} | numbers | outcome
+    assert summary_lines(summary, Path("x"))[0] == sentence
 
 
 def test_clock():

@@ -159,7 +159,11 @@ def clock(seconds: float) -> str:
 
 def summary_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
     """The outcome in three lines."""
-    if summary["solved"]:
+    if summary["finished"] and summary.get("algorithm") == "reward-free":
+        outcome = f"explored for {summary['episodes']:,} episodes"
+    elif summary["solved"] and summary["episodes_to_solve"] < summary["episodes"]:
+        outcome = f"{summary['episodes']:,} episodes, solved after {summary['episodes_to_solve']:,}"
+    elif summary["solved"]:
         outcome = f"solved after {summary['episodes_to_solve']:,} episodes"
     elif summary["finished"]:
         outcome = f"not solved within {summary['episodes']:,} episodes"
