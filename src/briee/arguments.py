@@ -22,8 +22,6 @@ HELP = ("-h", "--help")
 REWARD_FREE = "reward-free"
 HORIZON = 6
 """Steps per episode behind the values that --help shows."""
-
-
 ALGO_HELP = (
     f"Algorithm: {', '.join(ALGORITHMS)}. Each has options of its own: `briee train lock --algo ppo --help`."
 )

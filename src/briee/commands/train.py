@@ -60,8 +60,10 @@ def _never_sure(algorithm: Any, spec: RunSpec) -> str:
         return ""
     if pure is None:
         sure = sure_return(sampler.env, sampler.horizon)
+    elif hasattr(pure, "latent_model") and not getattr(pure, "temperature", None):
+        sure = pure.latent_model().sure_return()
     else:
-        sure = None if getattr(pure, "temperature", None) else pure.latent_model().sure_return()
+        sure = None
     if sure is None or sure > best - 1e-3:
         return ""
     mean = f"no policy reaches the optimal return, {best:.3f} on average, in every episode"
