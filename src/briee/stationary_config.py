@@ -13,8 +13,9 @@ class StationaryConfig(EfficientConfig):
 
     discount: float = 0.9
     """gamma: what is k steps away counts gamma^k; 1 - 1/H by default."""
-    unused: ClassVar[tuple[str, ...]] = ("explore.rounds", "refit.max_levels", "workers")
-    """Settings of the efficient preset that mean nothing for a single decoder and two halves of episodes."""
+    unused: ClassVar[tuple[str, ...]] = ("explore.rounds", "refit.max_levels")
+    """Settings of the efficient preset that mean nothing for a single decoder and two halves of episodes.
+    `workers` means nothing either, but changes no number, so any value will do."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
