@@ -100,7 +100,7 @@ def test_import_is_fast():
         ("train Pendulum-v1", "Pendulum-v1 has continuous actions"),
         ("train lock --explore.episodes 10", "episodes must be a multiple of rounds (4), got 10"),
         ("train lock --explore.tolerance 1.5", "tolerance must be <= 1, got 1.5"),
-        ("train lock --algo stationary --workers 2", "workers has no effect on the stationary variant"),
+        ("train lock --algo stationary --explore.rounds 2", "explore.rounds has no effect on the stationary"),
         ("train lock --env.nose 1", "'lock' has no argument 'nose'"),
         ("train lock --env.noise", "--env.noise needs a value"),
         ("train lock --evaluation.policy best", "invalid choice 'best'"),
