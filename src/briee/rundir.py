@@ -97,7 +97,7 @@ def _preset(spec: RunSpec) -> dict[str, Any]:
     from briee.algorithms import preset  # which imports this module
 
     try:
-        config = preset(spec.algorithm, spec.preset, spec.horizon, spec.env)
+        config = preset(spec.algorithm, spec.preset, spec.horizon, spec.env, spec.env_arguments)
     except ValueError:
         return {}
     return flatten(dataclasses.replace(spec, config=config).to_json()["config"], "config.")

@@ -55,7 +55,7 @@ class Setting:
 
     def spec(self) -> RunSpec:
         """The run as the runner knows it."""
-        config = preset(self.algorithm, self.preset, self.horizon, self.env)
+        config = preset(self.algorithm, self.preset, self.horizon, self.env, dict(self.arguments))
         for name, value in self.changes:
             config = changed(config, name.split("."), value)
         arguments = {"instance_seed": self.seed, **dict(self.arguments)}
