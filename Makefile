@@ -1,8 +1,8 @@
-# Each target is one command in a fresh clone: it makes .venv and installs what it needs first.
+# Each target is one command in a fresh clone: it creates .venv and installs what it needs first.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
-# One XLA thread per test worker: two workers with two threads each would fight over two cores.
+# One XLA thread per test worker, because two workers with two threads each would compete for two cores.
 ONE_THREAD := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
@@ -34,9 +34,10 @@ test: $(VENV)/.installed-dev  ## the default tests, minutes on two cores
 test-all: $(VENV)/.installed-dev  ## the default tests and the slow ones
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m "slow or not slow"
 
-lint: $(VENV)/.installed-dev  ## ruff (rules and layout) and pyright
+lint: $(VENV)/.installed-dev  ## ruff (rules and layout), import-linter (which package imports which), pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 
 format: $(VENV)/.installed-dev  ## let ruff lay out the code

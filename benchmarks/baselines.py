@@ -3,8 +3,8 @@ LSVI-UCB on the longest lock.
 
     python benchmarks/baselines.py [--only ppo|pair|lsvi-ucb] [--output results/baselines]
 
-All numbers are processor time, which other work on the machine changes less than the time of day; compiled
-programs are warm. A process uses one core; "pair" is the sum of two processes at a time, each bound to a core
+All numbers are CPU time, which other work on the machine changes less than wall-clock time, without
+compilation. A process uses one core; "pair" is the sum of two processes at a time, each bound to a core
 of its own. Every PPO has 100 episodes of H = 30 steps for each policy update, ours the paper's gradient steps
 (minibatch 160, 5 epochs), theirs the library's (64, 10).
 """
@@ -22,14 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from briee.commands.process import prepare_process
-from briee.manifest import make_manifest
+from briee.compute import prepare_process
+from briee.training.manifest import make_manifest
 
 HORIZON, ROUNDS = 30, 10
 
 
 def steps_per_second(step: Callable[[], int], repeats: int) -> float:
-    """Environment steps per second of processor time: the best of several calls after a first one."""
+    """Environment steps per second of CPU time: the best of several calls after a first one."""
     step()
     best = 0.0
     for _ in range(repeats):
@@ -43,13 +43,13 @@ def training(name: str, changes: dict[str, Any]) -> Callable[[], int]:
     """One iteration of an algorithm on the sparse lock with H = 30."""
     import jax
 
-    from briee import algorithms
-    from briee.rundir import RunSpec
+    from briee.algorithms import registry as algorithms
+    from briee.training.spec import RunSpec, build
 
     config = dataclasses.replace(algorithms.preset(name, "paper", HORIZON), **changes)
     arguments = {"instance_seed": 2}
     spec = RunSpec("lock", name, "paper", HORIZON, seed=2, episodes=1, config=config, env_arguments=arguments)
-    algorithm = algorithms.build(spec)
+    algorithm = build(spec)
     state = [algorithm.init(jax.random.key(2))]
 
     def step() -> int:
@@ -64,7 +64,7 @@ def products_alone(name: str) -> Callable[[], int]:
     """The matrix products of the networks in one iteration of PPO or PPO+RND, and nothing between them."""
     import jax
 
-    from briee import algorithms
+    from briee.algorithms import registry as algorithms
 
     config = algorithms.preset(name, "paper", HORIZON)
     width, m, E = config.hidden_size, config.minibatch, config.workers
@@ -141,7 +141,7 @@ def measure_bound(name: str, core: int) -> float:
 
 
 def measure_lsvi(output: Path) -> dict[str, float]:
-    """Processor seconds and episodes until LSVI-UCB with true features solves the lock with H = 100."""
+    """CPU seconds and episodes until LSVI-UCB with true features solves the lock with H = 100."""
     run_dir = output / "lock-h100-lsvi-ucb-s1"
     arguments = (
         f"train lock --algo lsvi-ucb --horizon 100 --seed 1 --episodes 400000 --run-dir {run_dir} --overwrite"

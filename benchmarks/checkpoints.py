@@ -1,10 +1,10 @@
-"""What keeping a run costs: size and time of a checkpoint, and its share of a real run.
+"""Cost of checkpoints: size, time, and share of a real run.
 
     python benchmarks/checkpoints.py --horizon 100 --json results/agent/checkpoints.json
 
-A state has the same arrays from the first iteration to the last, so a new one, its data filled with random
-numbers, is written and read like that of a long run. The best of five, and processor seconds, say more
-than the median where others use the machine too.
+A state has the same arrays from the first iteration to the last. So a new state, filled with random numbers,
+is written and read like that of a long run. If others use the machine, too, the best of five and the CPU
+seconds are more reliable than the median.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from briee.commands.process import prepare_process
+from briee.compute import prepare_process
 
 prepare_process()
 
@@ -22,17 +22,21 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-from briee import algorithms, checkpoint  # noqa: E402
-from briee.manifest import make_manifest  # noqa: E402
-from briee.rundir import RunSpec  # noqa: E402
-from briee.runs import Silent, load_state, run  # noqa: E402
+from briee.algorithms import registry as algorithms  # noqa: E402
+from briee.numerics.finite import finite_names  # noqa: E402
+from briee.protocols import S  # noqa: E402
+from briee.training import checkpoint  # noqa: E402
+from briee.training.manifest import make_manifest  # noqa: E402
+from briee.training.progress import Display  # noqa: E402
+from briee.training.session import load_moment, run  # noqa: E402
+from briee.training.spec import RunSpec, build  # noqa: E402
 
 PRESETS = ("efficient", "paper")
 REPEATS = 5
 
 
-class SavingTime(Silent):
-    """A display that adds up the seconds in which a run saves."""
+class SavingTime(Display):
+    """A display that adds up the seconds a run spends on saving."""
 
     def __init__(self):
         self.seconds, self.count, self.since = 0.0, 0, None
@@ -43,8 +47,8 @@ class SavingTime(Silent):
         self.since = time.perf_counter() if name == "save" else None
 
 
-def filled(state: Any) -> Any:
-    """The state with random numbers in its large arrays, so that no page of them is shared or zero."""
+def filled(state: S) -> S:
+    """The state with random numbers in its large arrays, so no memory page is shared or zero."""
     rng = np.random.default_rng(0)
 
     def fill(leaf: Any) -> Any:
@@ -57,11 +61,11 @@ def filled(state: Any) -> Any:
 
 def one_checkpoint(spec: RunSpec, folder: Path) -> dict[str, float]:
     """Megabytes of a checkpoint, and seconds to write it, to read it, and to search its state for NaN."""
-    algorithm = algorithms.build(spec)
+    algorithm = build(spec)
     state = jax.block_until_ready(filled(algorithm.init(jax.random.key(1))))
     place = checkpoint.Folder(folder)
     writing = [timed(lambda n=n: place.save(n, state, {})) for n in range(1, REPEATS + 1)]
-    searching = timed(lambda: checkpoint.finite_names(state))
+    searching = timed(lambda: finite_names(state))
     size = place.file(REPEATS).stat().st_size
     template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
     reading = timed(lambda: place.load(template, finite=()))
@@ -69,19 +73,19 @@ def one_checkpoint(spec: RunSpec, folder: Path) -> dict[str, float]:
         "megabytes": size / 1e6,
         "seconds_write": min(wall for wall, _ in writing),
         "seconds_write_median": float(np.median([wall for wall, _ in writing])),
-        "seconds_write_processor": min(processor for _, processor in writing),
+        "seconds_write_processor": min(cpu for _, cpu in writing),
         "seconds_read": reading[0],
         "seconds_search": searching[0],
     }
 
 
 def share_of_a_run(spec: RunSpec, folder: Path) -> dict[str, float]:
-    """Checkpoints of a run with this budget, and the share of its time that they took."""
+    """The number of checkpoints of a run, and their share of its time."""
     display = SavingTime()
     began = time.perf_counter()
-    summary = run(algorithms.build(spec), spec, folder, display=display)
+    summary = run(build(spec), spec, folder, display=display)
     display.phase("end")
-    load_state(algorithms.build(spec), spec.seed, checkpoint.Folder(folder / "checkpoint"))
+    load_moment(build(spec), spec, checkpoint.Folder(folder / "checkpoint"))
     seconds = summary["seconds"]
     learning = sum(seconds[name] for name in ("collect", "represent", "plan", "evaluate"))
     return {
@@ -94,7 +98,7 @@ def share_of_a_run(spec: RunSpec, folder: Path) -> dict[str, float]:
 
 
 def timed(work: Any) -> tuple[float, float]:
-    """Seconds that `work()` takes, and those of the processor."""
+    """Wall-clock and CPU seconds of `work()`."""
     began, used = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - began, time.process_time() - used

@@ -1,11 +1,11 @@
-"""The efficient preset on the sparse lock and, untouched, on everything else it should hold up on.
+"""The efficient algorithm with the same settings on the sparse lock and on everything else it should solve.
 
     python benchmarks/efficient.py [--only lock-h25] [--output results/efficient]
 
-Each run is the command a user would type, in a process of its own. For the sparse lock the compilation cache
-is empty and `seconds` is the time of the whole process on two cores, imports and compilation included. What
-is done is skipped, so the command can be given again; checkpoints are not kept. Where even the best policy
-reaches the optimum only on average, a run has a fixed number of episodes and is judged by 2,000 further ones.
+Each run is the command a user would type, in its own process. For the sparse lock the compilation cache is
+empty and `seconds` is the time of the whole process on two cores, including imports and compilation. Finished
+runs are skipped, so the command can be repeated; checkpoints are not kept. If even the best policy reaches
+the optimum only on average, a run has a fixed number of episodes and is judged by 2,000 further ones.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from briee.experiments.runner import write_table
-from briee.manifest import make_manifest
+from briee.training.manifest import make_manifest
+from briee.training.metrics_csv import write_table
 
 PAPER = (1, 12, 123, 1234, 12345)
 OTHERS = tuple(range(31, 41))
@@ -88,7 +88,7 @@ ROWS = (
 
 
 def briee(arguments: str, **environment: str) -> str:
-    """Run the program; returns what it printed."""
+    """Run `briee` and return its output."""
     command = [sys.executable, "-m", "briee", *shlex.split(arguments)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     if done.returncode:
@@ -97,12 +97,12 @@ def briee(arguments: str, **environment: str) -> str:
 
 
 def carry_out(row: Row, seed: int, folder: Path) -> dict[str, object]:
-    """One run, unless it is done; its outcome."""
+    """The outcome of one run, which is skipped if it is done."""
     run_dir = folder / f"{row.name}-s{seed}"
     outcome = run_dir / "outcome.json"
     if outcome.exists():
         return json.loads(outcome.read_text())
-    arguments = f"train {row.command} --preset efficient --seed {seed} --episodes {row.budget}"
+    arguments = f"train {row.command} --seed {seed} --episodes {row.budget}"
     with tempfile.TemporaryDirectory() as cache:
         began = time.monotonic()
         environment = {"JAX_COMPILATION_CACHE_DIR": cache} if row.timed else {}

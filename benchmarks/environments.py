@@ -2,8 +2,8 @@
 
     python benchmarks/environments.py [--workers 2] [--seeds 1 12] [--only deep-sea] [--dir DIR]
 
-Every run is a `briee train` in a directory of its own. Finished runs are kept and interrupted ones continued,
-so the command may be given again at any time; episodes.csv collects all that are finished.
+Every run is a `briee train` in its own directory. The command can be repeated at any time: finished runs are
+kept, interrupted ones continue. episodes.csv has all finished runs.
 """
 
 import argparse
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from briee.experiments.finished import summaries
-from briee.experiments.runner import trained, write_table
+from briee.experiments.runner import trained
 from briee.experiments.setting import SEEDS
+from briee.training.metrics_csv import write_table
 
 RUNS = {
     "frozen-lake": "FrozenLake-v1 --rich hadamard --horizon 12 --env.is_slippery False --num-latents 16",
     "deep-sea": "bsuite/deep_sea-v0 --env.size 10 --rich noise --num-latents 10",
 }
-"""What `briee train` is told, by name of the environment."""
+"""Arguments of `briee train`, by environment."""
 COMMON = "--preset efficient --episodes 20000 --workers 1"
 COLUMNS = ("solved", "episodes_to_solve", "episodes", "env_steps", "final_return", "optimal_return")
 

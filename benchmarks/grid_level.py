@@ -1,5 +1,5 @@
-"""RepLearn alone on one level of MiniGrid-Empty-5x5: how many states a decoder tells apart, with and without
-standardised observations; and how often random play finds the goal.
+"""RepLearn on one level of MiniGrid-Empty-5x5: number of states its decoder separates, with and without
+standardised observations, and how often random play finds the goal.
 
     python benchmarks/grid_level.py results/agent/grid_level.csv
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from briee.commands.process import prepare_process
+from briee.compute import prepare_process
 
 prepare_process()
 
@@ -17,19 +17,19 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-from briee import algorithms  # noqa: E402
-from briee.briee import BRIEE, _replearn  # noqa: E402
-from briee.config import BrieeConfig  # noqa: E402
-from briee.data import Transitions  # noqa: E402
-from briee.experiments.runner import write_table  # noqa: E402
-from briee.features import at_level  # noqa: E402
-from briee.rollout import UniformPolicy  # noqa: E402
+from briee.algorithms.paper.briee import BrieeAlgorithm, _replearn  # noqa: E402
+from briee.algorithms.paper.buffers import Transitions  # noqa: E402
+from briee.algorithms.paper.config import BrieeConfig  # noqa: E402
+from briee.numerics.trees import at_level  # noqa: E402
+from briee.rollout.policies import UniformPolicy  # noqa: E402
+from briee.rollout.samplers import make_sampler  # noqa: E402
+from briee.training.metrics_csv import write_table  # noqa: E402
 
 LEVEL, HORIZON, EPISODES = 4, 10, 6000
 
 
 def config(standardize: bool) -> BrieeConfig:
-    """As in benchmarks/decoders.sh, but that RepLearn starts anew and so has more rounds."""
+    """As in benchmarks/decoders.sh, but with more rounds, because RepLearn starts from random weights."""
     paper = BrieeConfig.paper(HORIZON)
     small = {"feature_batch": 128, "discriminator_batch": 128, "hidden_sizes": (32,), "momentum": 0.9}
     steps = {"rounds": 8, "feature_steps": 32, "discriminator_steps": 32}
@@ -39,7 +39,7 @@ def config(standardize: bool) -> BrieeConfig:
 
 def measure() -> Iterator[dict[str, object]]:
     """One row per seed and kind of observations."""
-    sampler = algorithms.make_sampler("MiniGrid-Empty-5x5-v0", HORIZON, {}, None)
+    sampler = make_sampler("MiniGrid-Empty-5x5-v0", HORIZON, {}, None)
     policy = UniformPolicy(sampler.num_actions)
     for seed in (2, 3, 4):
         data = sampler.rollout(policy, jax.random.key(seed), EPISODES)
@@ -51,12 +51,12 @@ def measure() -> Iterator[dict[str, object]]:
         )  # fmt: skip
         seen = np.unique(np.asarray(rows.observation).reshape(EPISODES, -1), axis=0)
         for standardize in (False, True):
-            algorithm = BRIEE(sampler, config(standardize))
+            algorithm = BrieeAlgorithm(sampler, config(standardize))
             players = [
                 at_level(algorithm.random_decoders(jax.random.key(i)), LEVEL) for i in (seed, seed + 100)
             ]
             learned = _replearn(
-                jax.random.key(seed), rows, tuple(players), algorithm.config.replearn, sampler.num_actions
+                jax.random.key(seed), rows, *players, algorithm.config.replearn, sampler.num_actions
             ).decoder
             decoded = jax.vmap(learned)(jnp.asarray(seen.reshape(-1, *sampler.observation_shape)))
             yield {

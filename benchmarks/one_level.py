@@ -1,8 +1,8 @@
-"""RepLearn on one level of the lock, single settings changed: does it decode, in how many rounds and seconds?
+"""RepLearn on one level of the lock with one setting changed: accuracy, rounds and seconds.
 
     python benchmarks/one_level.py results/core/one_level.csv
 
-One level (D = 16, 10 actions), uniform actions, a share of the rows from the bad state. Processor seconds
+The level has D = 16, 10 actions, uniform actions, and a given share of rows from the bad state. CPU seconds
 exclude compilation.
 """
 
@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from briee.config import BrieeConfig
-from briee.data import Transitions
-from briee.envs import CombinationLock
-from briee.features import linear_decoder
-from briee.replearn import replearn
+from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.config import BrieeConfig
+from briee.algorithms.paper.decoders import linear_decoder
+from briee.algorithms.paper.replearn import replearn
+from briee.envs.lock import CombinationLock
 
 A, K, LEVEL, CAPACITY = 10, 3, 2, 10_000
 PAPER = BrieeConfig.paper(6).replearn
@@ -47,7 +47,7 @@ def one_level(rows: int, bad: float, seed: int):
     """Transitions [CAPACITY] of which the first `rows` are valid, and their latent states."""
     lock = CombinationLock(horizon=6, instance_seed=seed)
     rng = np.random.default_rng(seed)
-    right = rng.permutation(A)[:2]  # two good states that need telling apart
+    right = rng.permutation(A)[:2]  # two good states with different right actions
     latent = np.where(rng.uniform(size=CAPACITY) < bad, 2, rng.integers(2, size=CAPACITY))
     action = rng.integers(A, size=CAPACITY)
     good = (latent < 2) & (action == right[np.minimum(latent, 1)])
@@ -67,14 +67,14 @@ def one_level(rows: int, bad: float, seed: int):
 
 
 def balanced_accuracy(decoder, data: Transitions, latent: np.ndarray) -> float:
-    """Mean over latent states of the share decoded right, under the best renaming; rows seen and unseen."""
+    """Mean accuracy over latent states under the best renaming, on training and held-out rows."""
     decoded = np.argmax(np.asarray(jax.vmap(decoder)(data.observation)), axis=1)
     shares = np.array([[np.mean(decoded[latent == z] == k) for k in range(K)] for z in range(K)])
     return max(np.mean([shares[z, names[z]] for z in range(K)]) for names in permutations(range(K)))
 
 
 def main(path: str) -> None:
-    """Run every setting on every data set and seed, and write one row for each."""
+    """Run every setting on every data set and seed; write one row for each."""
     learn = eqx.filter_jit(replearn)
     with open(path, "w", newline="") as file:
         table = csv.writer(file)

@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py results/core/scaling.csv
 
-Processor seconds of a second update (nothing is compiled), every level playing the same number of rounds; the
+CPU seconds of a second update (nothing is compiled), every level playing the same number of rounds; the
 last row fills the buffers of H = 100 with 10,000 transitions per level. Each horizon runs in its own process.
 """
 
@@ -29,10 +29,10 @@ def measure(horizon: int, warmup: int) -> list[str]:
     """One row of the table."""
     import jax
 
-    from briee.briee import BRIEE
-    from briee.config import BrieeConfig
-    from briee.envs import CombinationLock
-    from briee.rollout import ScanSampler
+    from briee.algorithms.paper.briee import BrieeAlgorithm
+    from briee.algorithms.paper.config import BrieeConfig
+    from briee.envs.lock import CombinationLock
+    from briee.rollout.scan import ScanSampler
 
     config = BrieeConfig.paper(horizon)
     config = replace(
@@ -40,15 +40,16 @@ def measure(horizon: int, warmup: int) -> list[str]:
         collect=replace(config.collect, warmup_episodes=warmup),
         replearn=replace(config.replearn, rounds=3, ell=None),
     )
-    algorithm = BRIEE(ScanSampler(CombinationLock(horizon=horizon)), config)
+    algorithm = BrieeAlgorithm(ScanSampler(CombinationLock(horizon=horizon)), config)
     state = algorithm.update(algorithm.init(jax.random.key(0)))
     seconds = []
-    for verb in (algorithm.collect, algorithm.represent, algorithm.plan):
+    plan = lambda state: algorithm.plan(state, algorithm.bonus(state))  # noqa: E731
+    for verb in (algorithm.collect, algorithm.learn_features, plan):
         start = time.process_time()
         state = jax.block_until_ready(verb(state))
         seconds.append(time.process_time() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    rows = int(state.buffers.level(1).size)
+    rows = int(state.buffers.rows.size[1])
     return [str(horizon), str(rows), *(f"{s:.2f}" for s in (*seconds, seconds[1] / horizon)), f"{peak:.2f}"]
 
 

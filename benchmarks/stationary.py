@@ -2,18 +2,19 @@
 
     python benchmarks/stationary.py [--out results/stationary] [--horizons 10] [--seeds 1 12 123]
 
-Both learners have the same parts and settings, those of the preset `efficient`; what is shared differs.
-Each run is a `briee train`, skipped where it is finished; table.csv collects all that are.
+Both learners have the same parts and settings. They differ in what the levels share. Each run is a
+`briee train`, skipped if it is finished; table.csv collects all finished runs.
 """
 
 import argparse
 from pathlib import Path
 
 from briee.experiments.finished import summaries
-from briee.experiments.runner import trained, write_table
+from briee.experiments.runner import trained
 from briee.experiments.setting import SEEDS
+from briee.training.metrics_csv import write_table
 
-LEARNERS = {"stationary": "--algo stationary", "per level": "--algo briee --preset efficient"}
+LEARNERS = {"stationary": "--algo stationary", "per level": "--algo efficient"}
 COMMON = "FrozenLake-v1 --rich hadamard --env.is_slippery False --num-latents 17 --episodes 3000"
 COLUMNS = ("horizon", "seed", "solved", "episodes_to_solve", "episodes", "final_return")
 

@@ -10,8 +10,8 @@ import briee
 
 SOURCE = Path(briee.__file__).parent
 CONTRACT = (
-    "__init__", "init", "update", "collect", "represent", "plan", "policy", "decode", "decode_levels",
-    "metrics", "plan_for",
+    "__init__", "init", "update", "compile", "policy", "decode", "decode_levels", "stored_rows", "metrics",
+    "plan_for",
 )  # fmt: skip
 """Methods of an algorithm that are called from outside."""
 
@@ -112,7 +112,8 @@ def bases(module: str, name: str) -> list[tuple[str, str]]:
     found = resolve(module, name)
     if found is None or not isinstance(found[1], ast.ClassDef):
         return []
-    named = (base.id for base in found[1].bases if isinstance(base, ast.Name))
+    plain = (base.value if isinstance(base, ast.Subscript) else base for base in found[1].bases)
+    named = (base.id for base in plain if isinstance(base, ast.Name))
     return [(found[0], base) for base in named if resolve(found[0], base)]
 
 

@@ -3,6 +3,7 @@
 The examples of docs/environments.md are run by tests/envs/test_docs.py.
 """
 
+import ast
 import importlib
 import json
 import os
@@ -14,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from briee.agent import Agent
-from briee.algorithms import ALGORITHMS
-from briee.arguments import parse, parse_train, split_options
-from briee.commands import COMMANDS
-from reads import keys_written
-from test_agent import tiny
+from briee.agent.agent import Agent
+from briee.algorithms.registry import ALGORITHMS
+from briee.cli import COMMANDS
+from briee.cli.options import parse, split_options
+from briee.cli.train import parse_train
+from reads import Place, method, references
+from small_runs import tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,7 +39,7 @@ def examples(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> list[str]:
-    """Commands of this program in the blocks of a page, and in its sentences where nothing is left open."""
+    """`briee` commands in the blocks of a page, and in its sentences if nothing is left open."""
     text = "".join(text for language, text in blocks(page) if language != "python")
     shown = re.findall(r"^(?:\$ )?(briee [^\n#]*)", text, flags=re.M)
     said = re.findall(r"`(briee \w+ \w[^`\n]*)`", page.read_text())
@@ -97,20 +99,34 @@ def test_commands_are_understood(line, tmp_path, monkeypatch):
                 pytest.importorskip(package)
         parse_train(argv)
         return
-    module = importlib.import_module(f"briee.commands.{command}")
+    module = importlib.import_module(f"briee.cli.{command}")
     if command == "doctor":
         argv, _ = split_options(argv, "--env.")
         argv, _ = split_options(argv, "--rich.")
     parse(getattr(module, f"{command.title()}Args"), argv, f"briee {command}")
 
 
-@pytest.mark.parametrize(
-    "home", sorted({entry.home(preset) for entry in ALGORITHMS.values() for preset in entry.presets})
-)
+def columns_of(module: str, name: str) -> set[str]:
+    """Keys of the dictionaries in the method `metrics` of a class, and in functions of that name it calls."""
+    found = method(module, name, "metrics")
+    assert found is not None
+    todo, columns = [Place(*found, (module, name))], set()
+    while todo:
+        place = todo.pop()
+        for node in ast.walk(place.node):
+            keys = node.keys if isinstance(node, ast.Dict) else []
+            columns |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+        for other in references(place):
+            if isinstance(other.node, ast.FunctionDef) and other.node.name == "metrics":
+                todo += [other] if other.node is not place.node else []
+    return columns
+
+
+@pytest.mark.parametrize("home", sorted({f"briee.algorithms.{entry.path}" for entry in ALGORITHMS.values()}))
 def test_every_column_of_an_algorithm_is_on_the_page(home):
     cells = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "metrics.md").read_text(), flags=re.M)
     module, _, name = home.partition(":")
-    columns = keys_written(module, name, "metrics")
+    columns = columns_of(module, name)
     assert "explore_return" in columns
     assert columns <= {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 

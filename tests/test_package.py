@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import briee
-from briee import envs, gym_ids
+from briee.envs import registry
+from briee.envs.knowledge import knowledge_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,13 +26,11 @@ def test_public_names_exist_and_others_do_not():
 
 
 def test_what_is_known_before_an_environment_is_made_is_true():
-    assert list(gym_ids.REGISTERED) == list(envs.ENVIRONMENTS)
-    for name, about in gym_ids.REGISTERED.items():
-        pure = envs.make(name)
-        dense = getattr(pure, "dense", False)
-        assert about == (envs.ENVIRONMENTS[name].id, pure.horizon, dense), name
-        assert about == gym_ids.registered(name) == gym_ids.registered(about.id)
-    assert gym_ids.registered("FrozenLake-v1") is None
+    for name, entry in registry.ENVIRONMENTS.items():
+        pure = registry.make(name)
+        assert (entry.horizon, entry.dense) == (pure.horizon, knowledge_of(pure).dense), name
+        assert entry == registry.registered(name) == registry.registered(entry.id)
+    assert registry.registered("FrozenLake-v1") is None
 
 
 def test_importing_the_package_registers_the_environments():
@@ -42,7 +41,7 @@ def test_importing_the_package_registers_the_environments():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(8,) (5, 8)"
-    gym_ids.register()  # a second time changes nothing
+    registry.register()  # a second time changes nothing
     assert gym.spec("briee/CombinationLock-v0").kwargs == {"name": "lock"}
 
 

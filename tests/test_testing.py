@@ -8,30 +8,31 @@ import jax
 import numpy as np
 import pytest
 
-from briee import algorithms
-from briee.agent import BRIEE, Agent
-from briee.baselines import BASELINES
-from briee.briee import BRIEE as Algorithm
-from briee.choose import with_value
-from briee.envs import CombinationLock
+from briee.agent.agent import BRIEE, Agent
+from briee.algorithms import registry as algorithms
+from briee.algorithms.paper.briee import BrieeAlgorithm
+from briee.algorithms.registry import BASELINES
+from briee.configuration import with_value
+from briee.envs.lock import CombinationLock
 from briee.testing import check_agent, equal
-from test_agent import make_env, tiny
+from small_runs import make_env, tiny
 
 SLOW = pytest.mark.slow
-PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("released", "efficient"))]
+PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("released", "default"))]
 
 
 def small(preset: str):
     """A registered preset, made small."""
-    config = algorithms.preset("briee", preset, 2)
-    if preset == "efficient":
+    config = algorithms.preset(*algorithms.choose(None, preset), 2)
+    if preset == "default":
         return with_value(config, "workers", 1, preset)
     return replace(tiny(), bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
 
 
 def test_every_preset_is_checked():
     marked = {getattr(preset, "values", (preset,))[0] for preset in PRESETS}
-    assert marked | {"theory"} == set(algorithms.ALGORITHMS["briee"].presets)  # theory has tests of its own
+    own = {preset for name in ("briee", "efficient") for preset in algorithms.ALGORITHMS[name].presets}
+    assert marked == own
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -43,7 +44,7 @@ def test_presets_keep_the_contract(preset):
     assert agent.iterations == 2
 
 
-def picture_lock() -> CombinationLock:
+def image_lock() -> CombinationLock:
     return CombinationLock(horizon=2, num_actions=3, emission="image", templates=1)
 
 
@@ -53,13 +54,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "stationary": {"algorithm": "stationary"},
     "mlp": {"decoder": "mlp", "config": tiny()},
     "standardised": {"decoder": "mlp", "config": STANDARD},
-    "cnn": {"decoder": "cnn", "config": tiny(), "env": picture_lock()},
+    "cnn": {"decoder": "cnn", "config": tiny(), "env": image_lock()},
 }
 
 
 def test_every_algorithm_is_checked():
     """The baselines have a test of their own, and so has the preset theory."""
-    own = {way.get("algorithm", "briee") for way in WAYS.values()}
+    own = {way.get("algorithm", "briee") for way in WAYS.values()} | {"efficient", "theory"}
     assert own | set(BASELINES) == set(algorithms.ALGORITHMS)
 
 
@@ -70,27 +71,27 @@ def test_other_ways_to_learn_keep_the_contract(way):
     check_agent(lambda seed: Agent(**settings, seed=seed), iterations=1)
 
 
-class Forgetful(Algorithm):
+class Forgetful(BrieeAlgorithm):
     """An algorithm that draws from NumPy's global generator."""
 
     name = "forgetful"
 
-    def plan(self, state):
-        state = super().plan(state)
+    def plan(self, state, bonus):
+        state = super().plan(state, bonus)
         noise = np.random.normal(size=state.gaps.shape)  # noqa: NPY002
         return replace(state, gaps=jax.numpy.asarray(noise, "float32"))
 
 
-class Careless(Algorithm):
+class Careless(BrieeAlgorithm):
     """An algorithm that draws from Python's global generator."""
 
     name = "careless"
 
-    def plan(self, state):
-        return replace(super().plan(state), gaps=jax.numpy.full_like(state.gaps, random.random()))
+    def plan(self, state, bonus):
+        return replace(super().plan(state, bonus), gaps=jax.numpy.full_like(state.gaps, random.random()))
 
 
-class Obstinate(Algorithm):
+class Obstinate(BrieeAlgorithm):
     """An algorithm whose state does not depend on the seed."""
 
     name = "obstinate"

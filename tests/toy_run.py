@@ -1,4 +1,4 @@
-"""An algorithm that learns nothing in no time, for tests of the runner. As a program: run it somewhere."""
+"""An algorithm that learns nothing in no time, for tests of training. As a script, it runs in a directory."""
 
 import sys
 import time
@@ -10,14 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from briee import runs
-from briee.config import EvaluationConfig
-from briee.randomness import stream
-from briee.rundir import RunSpec
+from briee.configuration import AlgorithmConfig, EvaluationConfig
+from briee.numerics.keys import stream
+from briee.protocols import Algorithm, Knowledge, PhaseHook, no_phases
+from briee.training import session as runs
+from briee.training.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class ToyConfig:
+class ToyConfig(AlgorithmConfig):
     solves_at: int = 4
     """First iteration whose policy is optimal."""
     relapse: int = 0
@@ -39,6 +40,7 @@ class ToyState(eqx.Module):
 
 class ToySampler:
     horizon, num_actions, observation_shape, optimal_return, pure = 3, 2, (4,), 1.0, None
+    knowledge = Knowledge()
 
     def rollout(self, policy, key, episodes, deviation=None):
         """Half of the episodes of a policy that is not optimal still succeed."""
@@ -46,8 +48,9 @@ class ToySampler:
         return SimpleNamespace(reward=jnp.zeros((episodes, 3)).at[:, -1].set(success))
 
 
-class Toy:
+class Toy(Algorithm[ToyState]):
     name = "toy"
+    config: ToyConfig
 
     def __init__(self, sampler, config: ToyConfig):
         self.sampler, self.config = sampler, config
@@ -56,23 +59,18 @@ class Toy:
         zero = np.asarray(0, np.int64)
         return ToyState(key, zero, zero, zero, jnp.zeros((3, 5)), jnp.float32(jnp.inf))
 
-    def collect(self, state: ToyState) -> ToyState:
-        return replace(state, episodes=state.episodes + 10, env_steps=state.env_steps + 30)
-
-    def represent(self, state: ToyState) -> ToyState:
+    def update(self, state: ToyState, phase: PhaseHook = no_phases) -> ToyState:
+        phase("collect")
+        state = replace(state, episodes=state.episodes + 10, env_steps=state.env_steps + 30)
+        phase("represent")
         noise = jax.random.normal(stream(state.key, "represent", int(state.iteration)), (3, 5))
         weights = 0.9 * state.weights + noise
-        return replace(state, weights=weights, gap=jnp.abs(weights).max())
-
-    def plan(self, state: ToyState) -> ToyState:
+        phase("plan")
         time.sleep(self.config.sleep)
-        return replace(state, iteration=state.iteration + 1)
+        return replace(state, weights=weights, gap=jnp.abs(weights).max(), iteration=state.iteration + 1)
 
     def policy(self, state: ToyState, kind: str = "greedy"):
         return self.config.solves_at <= state.iteration != self.config.relapse
-
-    def decode(self, state: ToyState, level, observations):
-        raise NotImplementedError
 
     def metrics(self, state: ToyState) -> dict[str, float]:
         return {

@@ -1,14 +1,14 @@
 """BRIEE: provable exploration with rich observations in block Markov decision processes.
 
-The public names. Each is imported when it is first used, so that the command line starts at once; importing
-the package itself registers the environments' ids with Gymnasium.
+These are the public names. Each is imported when it is first used, so that the command line starts at once.
+Importing the package registers the environments' ids with Gymnasium.
 """
 
-import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from briee.gym_ids import register
+from briee.envs.registry import register
+from briee.lazy import lazy_names
 
 try:
     __version__ = version("briee")
@@ -18,33 +18,17 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
-    from briee import doctor
-    from briee.acting import Evaluation
-    from briee.agent import BRIEE, Agent, NotLearnedError
-    from briee.algorithms import build, preset
-    from briee.checkpoint import CheckpointError
-    from briee.config import BrieeConfig
-    from briee.rundir import RunError, RunSpec
-    from briee.runs import run
-    from briee.saved import load
-    from briee.training import DivergedError
-
-_HOMES = {
-    "BRIEE": "briee.agent",
-    "Agent": "briee.agent",
-    "load": "briee.saved",
-    "Evaluation": "briee.acting",
-    "NotLearnedError": "briee.agent",
-    "BrieeConfig": "briee.config",
-    "preset": "briee.algorithms",
-    "RunSpec": "briee.rundir",
-    "build": "briee.algorithms",
-    "run": "briee.runs",
-    "RunError": "briee.rundir",
-    "CheckpointError": "briee.checkpoint",
-    "DivergedError": "briee.training",
-}
-_MODULES = ("doctor",)
+    from briee.agent.agent import BRIEE, Agent, NotLearnedError
+    from briee.agent.loading import load
+    from briee.algorithms.paper.config import BrieeConfig
+    from briee.algorithms.registry import preset
+    from briee.diagnose import doctor
+    from briee.errors import RunError
+    from briee.rollout.evaluation import Evaluation
+    from briee.training.checkpoint import CheckpointError
+    from briee.training.loop import DivergedError
+    from briee.training.session import run
+    from briee.training.spec import RunSpec, build
 
 __all__ = [
     "BRIEE",
@@ -64,14 +48,26 @@ __all__ = [
     "__version__",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"briee.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'briee' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, _ = lazy_names(
+    __name__,
+    {
+        "BRIEE": "briee.agent.agent",
+        "Agent": "briee.agent.agent",
+        "load": "briee.agent.loading",
+        "Evaluation": "briee.rollout.evaluation",
+        "NotLearnedError": "briee.agent.agent",
+        "BrieeConfig": "briee.algorithms.paper.config",
+        "preset": "briee.algorithms.registry",
+        "RunSpec": "briee.training.spec",
+        "build": "briee.training.spec",
+        "run": "briee.training.session",
+        "RunError": "briee.errors",
+        "CheckpointError": "briee.training.checkpoint",
+        "DivergedError": "briee.training.loop",
+        "doctor": "briee.doctor",
+    },
+)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -1,5 +1,5 @@
-"""`python -m briee` is the program `briee`."""
+"""`python -m briee`."""
 
-from briee.cli import entry
+from briee.cli.main import entry
 
 entry()

@@ -1,11 +1,11 @@
-"""The contract of agents as a suite that anyone can run on an algorithm of their own.
+"""The agent contract as a test suite, for any algorithm including a user's own.
 
     from briee import BRIEE
     from briee.testing import check_agent
 
     check_agent(lambda seed=1, **settings: BRIEE("lock", seed=seed, **settings))
 
-Each check raises `AssertionError` with a sentence that says which promise is broken.
+Each check raises `AssertionError` with a sentence naming the broken promise.
 """
 
 import contextlib
@@ -19,24 +19,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from briee.agent import Agent, NotLearnedError
-from briee.rollout import UniformPolicy
+from briee.agent.agent import Agent, NotLearnedError
+from briee.rollout.policies import UniformPolicy
 
 Make = Callable[..., Agent]
-"""`make(seed=...)` gives a new agent; always on the same environment and with the same settings."""
+"""`make(seed=...)` returns a new agent, always with the same environment and settings."""
 
 QUIET: dict[str, Any] = {"progress": False, "until_solved": False}
 
 
 def check_agent(make: Make, *, many_workers: Make | None = None, iterations: int = 2) -> Agent:
-    """Check all promises of an agent; use a small problem, some dozen updates are made.
+    """Check the whole agent contract; use a small problem, because it takes about a dozen updates.
 
     Args:
-        make: gives a new agent for `seed=`.
-        many_workers: as `make`, but with more workers, where the algorithm has any.
-        iterations: n; agents learn for n updates, n + n of them, and 2 n at once.
+        make: returns a new agent for `seed=`.
+        many_workers: like `make`, but with more workers, if the algorithm has workers.
+        iterations: n; agents learn n updates, n + n updates, and 2 n updates at once.
 
-    Returns the agent that learned for 2 n updates.
+    Returns the agent that learned 2 n updates.
     """
     check_asks_to_learn_first(make(seed=1))
     reference, half = make(seed=1), []
@@ -50,7 +50,7 @@ def check_agent(make: Make, *, many_workers: Make | None = None, iterations: int
     check_predictions(reference, observations)
     check_evaluation(reference)
     assert _numpy_random_state() == global_state, "learning or acting touched NumPy's global generator"
-    with _other_global_seeds():  # tools may draw from Python's own generator, but no result may
+    with _other_global_seeds():  # tools may use Python's global generator, but results must not depend on it
         check_repeats(make, half[0], iterations)
     check_other_seed(make, half[0], iterations)
     check_continues(make, reference, iterations)
@@ -62,8 +62,8 @@ def check_agent(make: Make, *, many_workers: Make | None = None, iterations: int
 
 
 def check_asks_to_learn_first(agent: Agent) -> None:
-    """An agent that has not learned says so."""
-    shape = agent._algorithm.sampler.observation_shape
+    """An agent that has not learned raises `NotLearnedError`."""
+    shape = agent.algorithm.sampler.observation_shape
     for question in (
         lambda: agent.predict(np.zeros(shape, np.float32), 0),
         lambda: agent.evaluate(1),
@@ -76,9 +76,9 @@ def check_asks_to_learn_first(agent: Agent) -> None:
 
 
 def check_predictions(agent: Agent, observations: np.ndarray) -> None:
-    """Actions are valid, repeatable, and the same for one observation and for a batch; latent states too.
+    """Actions are valid, repeatable, and equal for single and batched observations; latent states too.
 
-    `observations` f32[H, N, ...] are encoded ones of every level.
+    `observations` f32[H, N, ...] are encoded observations of every level.
     """
     for step, batch in enumerate(observations):
         actions = agent.predict(batch, step)
@@ -107,7 +107,7 @@ def check_predictions(agent: Agent, observations: np.ndarray) -> None:
 
 
 def check_evaluation(agent: Agent) -> None:
-    """Evaluation repeats itself, depends on its seed alone and leaves the agent as it was."""
+    """Evaluation depends only on its seed and does not change the agent."""
     before = agent.state
     first, again = agent.evaluate(8, seed=3), agent.evaluate(8, seed=3)
     assert np.array_equal(first.returns, again.returns), "evaluate with one seed gave two results"
@@ -115,7 +115,7 @@ def check_evaluation(agent: Agent) -> None:
 
 
 def check_repeats(make: Make, reference: Any, iterations: int) -> None:
-    """The same seed gives the same state, also when one evaluates more, whatever the global seeds are."""
+    """The same seed gives the same state, with additional evaluations and any global seeds."""
     agent = make(seed=1)
     agent.learn(iterations=iterations, callbacks=lambda row: bool(agent.evaluate(3)) and False, **QUIET)
     assert equal(agent.state, reference), (
@@ -138,7 +138,7 @@ def check_continues(make: Make, reference: Agent, iterations: int) -> None:
 
 
 def check_saves(make: Make, reference: Agent, observations: np.ndarray, iterations: int) -> None:
-    """Save, load and continue equals never stopping; a loaded agent acts as the saved one did."""
+    """Saving, loading and continuing equals never stopping; a loaded agent acts like the saved one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.briee"
         saved = make(seed=1).learn(iterations=iterations, **QUIET)
@@ -154,14 +154,14 @@ def check_saves(make: Make, reference: Agent, observations: np.ndarray, iteratio
 
 
 def some_observations(agent: Agent, episodes: int = 6) -> np.ndarray:
-    """Encoded observations f32[H, episodes, ...] of a uniformly random policy."""
-    sampler = agent._algorithm.sampler
+    """Encoded observations f32[H, episodes, ...] under the uniform policy."""
+    sampler = agent.algorithm.sampler
     data = sampler.rollout(UniformPolicy(sampler.num_actions), jax.random.key(99), episodes)
     return np.swapaxes(np.asarray(data.observation)[:, :-1], 0, 1)
 
 
 def untimed(agent: Agent) -> list[dict[str, Any]]:
-    """The agent's metrics without those that measure time."""
+    """The agent's metrics without the columns that measure time."""
     return [
         {name: value for name, value in row.items() if not name.startswith("seconds_")}
         for row in agent.history
@@ -169,7 +169,7 @@ def untimed(agent: Agent) -> list[dict[str, Any]]:
 
 
 def equal(one: Any, two: Any, keys: bool = True) -> bool:
-    """Whether two states are equal in every bit; with `keys=False`, random keys aside."""
+    """Whether two states are bit-identical; `keys=False` ignores random keys."""
 
     def same(a: Any, b: Any) -> bool:
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
@@ -186,7 +186,7 @@ def _numpy_random_state() -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def _other_global_seeds() -> Iterator[None]:
-    """Another state of the global generators, as long as the context lasts."""
+    """Reseed the global generators within the context."""
     before, before_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(12345)
     np.random.seed(12345)  # noqa: NPY002

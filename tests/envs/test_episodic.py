@@ -8,20 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from countdown import Countdown
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from briee.envs import (
-    EnvironmentStepError,
-    Episodic,
-    EpisodicVector,
-    ObservationEncoder,
-    UnsupportedSpaceError,
-    episodic,
-)
-from briee.foreign import sure_return
+from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError
+from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
+from briee.envs.adapters.third_party import sure_return
+from countdown import Countdown
 
 # check_env says so of every wrapper; that an environment has one is no fault of it.
 WRAPPED = "ignore:.*is different from the unwrapped version.*"
@@ -158,14 +152,14 @@ def test_large_discrete_spaces_are_one_hot_too():
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 3), (4, 5)])
-def test_pictures_are_scaled_and_keep_their_shape(shape):
+def test_images_are_scaled_and_keep_their_shape(shape):
     space = spaces.Box(0, 255, shape, np.uint8)
     encoder = ObservationEncoder(space)
-    picture = np.full(shape, 51, np.uint8)
-    np.testing.assert_allclose(encoder(picture), np.full(shape, 0.2, np.float32))
+    image = np.full(shape, 51, np.uint8)
+    np.testing.assert_allclose(encoder(image), np.full(shape, 0.2, np.float32))
     assert encoder.space.high.max() == 1
     assert not encoder.absorbing.any()
-    assert ObservationEncoder(space, image_scale=51)(picture).max() == 1
+    assert ObservationEncoder(space, image_scale=51)(image).max() == 1
     with pytest.raises(ValueError, match="image_scale must be > 0, got 0"):
         ObservationEncoder(space, image_scale=0)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from briee import envs
-from briee.envs import CombinationLock
+from briee.envs.lock import CombinationLock
 
 
 def test_observation_dimension_is_the_papers():
@@ -122,19 +122,23 @@ def test_inverse_rotation_recovers_latent_level_and_noise(arguments):
     levels = jnp.arange(7)
     keys = jax.random.split(jax.random.key(0), 400)
 
+    def coordinates(level, observation):  # R_h⁻¹ s, the vectors before the rotation
+        basis = lock.emission.basis
+        return basis[level if len(basis) > 1 else 0] @ observation / len(observation)
+
     @jax.jit
     def emit_and_invert(lock):
         emit = jax.vmap(jax.vmap(jax.vmap(lock.emit, (None, None, 0)), (None, 0, None)), (0, None, None))
         observation = emit(latents, levels, keys)  # [Z, 7, 400, dim]
-        decoders = (lock.emission.coordinates, lock.ground_truth_features)
+        decoders = (coordinates, lock.ground_truth_features)
         return [jax.vmap(jax.vmap(jax.vmap(f, (None, 0))), (None, 0))(levels, observation) for f in decoders]
 
-    coordinates, decoded = (np.asarray(x) for x in emit_and_invert(lock))
+    inverted, decoded = (np.asarray(x) for x in emit_and_invert(lock))
     Z = lock.num_latents
-    truth = np.zeros((Z, 7, 1, coordinates.shape[-1]), np.float32)
+    truth = np.zeros((Z, 7, 1, inverted.shape[-1]), np.float32)
     truth[np.arange(Z), :, 0, np.arange(Z)] = 1
     truth[:, np.arange(7), 0, Z + np.arange(7)] = 1
-    error = coordinates - truth
+    error = inverted - truth
     std = np.asarray(lock.emission.std)
     samples = 400  # the same noise for every (latent, level)
     # Six standard errors of a mean and of a standard deviation: false alarm below 1e-7 per coordinate.

@@ -1,4 +1,4 @@
-"""Pictures of episodes and the listing of environments."""
+"""Images of episodes and the listing of environments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from briee import envs
-from briee.envs import CombinationLock, render
+from briee.envs import render
+from briee.envs.lock import CombinationLock
 
 LOCK = CombinationLock(3, num_actions=12, instance_seed=1)
 
@@ -37,14 +38,14 @@ def test_in_the_bad_state_no_action_is_right():
     assert render.ansi(LOCK, trail).splitlines()[-1].split() == ["right", "-"]
 
 
-def test_picture_marks_the_cells_of_the_way_and_the_actions():
-    picture = render.rgb_array(LOCK, trail_of_a_fall())
+def test_image_marks_the_cells_of_the_way_and_the_actions():
+    image = render.rgb_array(LOCK, trail_of_a_fall())
     cell = render.CELL
-    assert picture.shape == (4 * cell, 4 * cell, 3)
-    assert picture.dtype == np.uint8
+    assert image.shape == (4 * cell, 4 * cell, 3)
+    assert image.dtype == np.uint8
 
     def colour(row, column):  # a point of the cell that no digit covers
-        return tuple(picture[row * cell + 4, column * cell + cell // 2].tolist())
+        return tuple(image[row * cell + 4, column * cell + cell // 2].tolist())
 
     assert colour(0, 0) == colour(1, 1) == render.VISITED
     assert colour(2, 2) == render.HERE

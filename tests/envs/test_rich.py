@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from briee.envs import Episodic, NoisyObservation, RichObservation, rich_observation
+from briee.envs.adapters.episodic import Episodic
+from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
 
 WRAPPED = "ignore:.*is different from the unwrapped version.*"
 EMISSIONS = ["hadamard", "random", "image"]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from briee import envs
-from briee.envs import Episodic, RichObservation
-from briee.envs.host import HostSampler
-from briee.rollout import UniformPolicy
+from briee.envs.adapters.episodic import Episodic
+from briee.envs.adapters.rich import RichObservation
+from briee.rollout.host import HostSampler
+from briee.rollout.policies import UniformPolicy
 
 # pygame, which some of these import for drawing, warns about its own packaging.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -106,7 +107,7 @@ def test_stable_baselines_accepts_the_registered_environments(name):
     checker.check_env(gym.make(envs.ENVIRONMENTS[name].id, horizon=3).unwrapped)
 
 
-# Its own networks want large pictures in uint8; these are small floats in [0, 1].
+# Its own networks want large images in uint8; these are small floats in [0, 1].
 @pytest.mark.filterwarnings(
     "ignore:It seems that your observation .*is an image", "ignore:The minimal resolution for an image"
 )

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from briee import envs
-from briee.envs import CombinationLock, RandomBlockMDP, decodability
+from briee.envs.emission import decodability
+from briee.envs.lock import CombinationLock
+from briee.envs.random_block import RandomBlockMDP
 
 
 def optimal_latent_policy(q):
@@ -106,8 +108,8 @@ def test_images_show_several_templates_and_stay_decodable():
     assert lock.observation_shape == (28, 28, 1)
     keys = jax.random.split(jax.random.key(0), 100)
     quiet = CombinationLock(3, emission="image", noise=0.0, rotation="per_level", templates=5)
-    pictures = np.asarray(jax.jit(jax.vmap(lambda k: quiet.emit(0, 1, k)))(keys))
-    assert len(np.unique(pictures, axis=0)) == 5
+    images = np.asarray(jax.jit(jax.vmap(lambda k: quiet.emit(0, 1, k)))(keys))
+    assert len(np.unique(images, axis=0)) == 5
     noisy = np.asarray(jax.jit(jax.vmap(lambda k: lock.emit(0, 1, k)))(keys))
     assert noisy.min() >= 0
     assert noisy.max() <= 1
@@ -119,7 +121,7 @@ def test_decodability_falls_with_the_noise():
     assert decodability(CombinationLock(3, noise=2.0).emission) < 0.8
 
 
-def test_the_simplex_lock_refuses_pictures():
+def test_the_simplex_lock_refuses_images():
     with pytest.raises(ValueError, match="needs emission='vector'"):
         CombinationLock(3, temperature=0.2, emission="image")
 

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from briee.experiments import FIGURES
-from briee.experiments.ablation import SETTINGS as ABLATION
+from briee.experiments.ablation import FIGURE as ABLATION
 from briee.experiments.fig1b import REFERENCES
-from briee.experiments.runner import collect, find_figure, read_table, write_table
-from briee.experiments.setting import SEEDS, Table
+from briee.experiments.runner import collect, find_figure
+from briee.experiments.setting import SEEDS
+from briee.training.metrics_csv import Table, read_table, write_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
 def table(figure: str, name: str = "runs") -> Table:
-    """A committed table; skips the test where an experiment has not been run."""
+    """A committed table; skips the test if an experiment has not been run."""
     rows = read_table(RESULTS / figure / f"{name}.csv")
     if not rows:
         pytest.skip(f"{figure} has no committed results")
@@ -62,19 +63,19 @@ def test_lsvi_with_true_features_solves_every_horizon():
 
 
 @pytest.mark.parametrize(
-    ("preset", "rival"),
-    [("paper", "HOMER"), ("released", "HOMER"), ("efficient", "HOMER"), ("efficient", "MusIK")],
+    ("label", "rival"),
+    [("briee paper", "HOMER"), ("briee released", "HOMER"), ("efficient", "HOMER"), ("efficient", "MusIK")],
 )
-def test_briee_needs_fewer_episodes_than_the_published_budgets(preset, rival):
-    found, (budgets, _) = episodes("fig1b", f"briee {preset}"), REFERENCES[rival]
+def test_briee_needs_fewer_episodes_than_the_published_budgets(label, rival):
+    found, (budgets, _) = episodes("fig1b", label), REFERENCES[rival]
     both = budgets.keys() & found.keys()
-    assert both, f"no finished run with preset {preset}"
+    assert both, f"no finished run of {label}"
     for H in both:
         assert max(found[H]) < budgets[H]
 
 
-def test_the_efficient_preset_needs_fewer_episodes_than_the_paper_s():
-    ours, paper = episodes("fig1b", "briee efficient"), episodes("fig1b", "briee paper")
+def test_the_efficient_algorithm_needs_fewer_episodes_than_the_paper_s():
+    ours, paper = episodes("fig1b", "efficient"), episodes("fig1b", "briee paper")
     for H in ours.keys() & paper.keys():
         assert max(ours[H]) < min(paper[H])
 
@@ -129,13 +130,13 @@ def test_on_the_simplex_lock_lsvi_reaches_the_optimum_and_distillation_does_not(
 
 def test_lsvi_and_briee_solve_the_dense_lock():
     assert {round(float(row["optimal_return"]), 6) for row in table("fig2c")} == {3.9}
-    for label in ("lsvi-ucb paper", "briee efficient"):
+    for label in ("lsvi-ucb paper", "efficient"):
         for counts in episodes("fig2c", label).values():
             assert np.isfinite(counts).all()
 
 
 def test_on_the_dense_lock_briee_reaches_the_optimum_long_before_ppo():
-    briee, rival = (episodes("fig2c", label) for label in ("briee efficient", "ppo paper"))
+    briee, rival = (episodes("fig2c", label) for label in ("efficient", "ppo paper"))
     if not briee or not rival:
         pytest.skip("fig2c has no committed runs of BRIEE and of PPO")
     assert len(briee[30]) == len(rival[30]) == len(SEEDS)
@@ -154,10 +155,10 @@ def test_the_decoders_of_a_solved_lock_tell_its_states_apart():
             assert float(final[row["label"], row["seed"]]) > 0.95
 
 
-def test_which_ingredients_of_the_efficient_preset_matter():
+def test_which_ingredients_of_the_efficient_algorithm_matter():
     runs: dict[str, dict[str, list[float]]] = {}
     for row in table("ablation-efficient"):
-        found = runs.setdefault(row["world"], {}).setdefault(row["label"].removeprefix("briee efficient"), [])
+        found = runs.setdefault(row["world"], {}).setdefault(row["label"].removeprefix("efficient"), [])
         found.append(float(row["episodes_to_solve"] or np.inf))
     assert all(len(counts) == 3 for variants in runs.values() for counts in variants.values())
     plain, longest, distracted = (
@@ -185,7 +186,7 @@ def test_which_ingredients_of_the_efficient_preset_matter():
     assert np.isinf(distracted[" no forward term"]).all()
 
 
-def test_which_differences_between_the_text_and_the_released_program_matter():
+def test_which_differences_between_the_text_and_the_released_code_matter():
     for H, factor in (("6", 1.2), ("12", 1.15)):
         variants: dict[str, list[float]] = {}
         for row in table("ablation"):
@@ -193,7 +194,7 @@ def test_which_differences_between_the_text_and_the_released_program_matter():
                 assert row["finished"] == "True"
                 name = row["label"].removeprefix("briee paper").strip()
                 variants.setdefault(name, []).append(float(row["episodes_to_solve"] or np.inf))
-        assert set(variants) == {s.label.removeprefix("briee paper").strip() for s in ABLATION}
+        assert set(variants) == {s.label.removeprefix("briee paper").strip() for s in ABLATION.settings}
         whole = variants[""]
         assert len(whole) == len(SEEDS)
         for name in ("64 discriminator steps", "do not wait for the rival"):

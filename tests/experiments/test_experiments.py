@@ -3,18 +3,21 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from briee.cli import main
+from briee.cli.main import main
+from briee.errors import RunError
 from briee.experiments import FIGURES, runner
 from briee.experiments.ablation import OTHER, switched
-from briee.experiments.finished import Finished
+from briee.experiments.finished import Finished, is_done
 from briee.experiments.plots import moving_average
-from briee.experiments.runner import Outcome, draw, find_figure, is_done, read_table, reproduce, run_setting
+from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting
-from briee.rundir import RunError
+from briee.training.metrics_csv import read_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -38,7 +41,7 @@ def test_every_line_of_a_figure_has_a_smoke_run(name):
     assert lines(figure.smoke) == lines(figure.settings)
 
 
-def test_all_switches_together_make_the_released_program():
+def test_all_switches_together_make_the_released_code():
     whole = Setting("briee", "paper", "lock", 12, 1, changes=sum(switched(12).values(), ()))
     own = Setting("briee", "released", "lock", 12, 1, changes=sum(OTHER.values(), ()))
     assert whole.spec().config == own.spec().config
@@ -47,9 +50,9 @@ def test_all_switches_together_make_the_released_program():
 @pytest.mark.parametrize("name", FIGURES)
 def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     said: list[str] = []
-    picture = reproduce(name, tmp_path, smoke=True, say=said.append)
-    figure, folder = find_figure(name), picture.parent
-    assert picture.stat().st_size > 5_000
+    image = reproduce(name, tmp_path, smoke=True, say=said.append)
+    figure, folder = find_figure(name), image.parent
+    assert image.stat().st_size > 5_000
     assert all(is_done(folder / setting.name) for setting in figure.smoke)
     runs = read_table(folder / "runs.csv")
     assert [row["label"] for row in runs] == [setting.label for setting in figure.smoke]
@@ -61,9 +64,9 @@ def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.csv")}
     for setting in figure.smoke:
         shutil.rmtree(folder / setting.name)
-    picture.unlink()
+    image.unlink()
     reproduce(name, tmp_path, smoke=True, plot_only=True, say=again.append)
-    assert picture.exists(), "the tables alone are enough to draw"
+    assert image.exists(), "the tables alone are enough to draw"
     assert read_table(folder / "runs.csv") == runs
 
 
@@ -124,6 +127,33 @@ def test_a_run_older_than_a_field_is_not_that_of_a_variant(tmp_path):
         assert found(dataclasses.replace(setting, changes=(change,)), own) == own, change
 
 
+def test_a_run_stored_under_the_names_of_version_0_1_is_found(tmp_path):
+    setting = Setting("efficient", "default", "lock", 6, 100)
+    done = tmp_path / "done" / "lock-h6-briee-efficient-s1"
+    store_done(setting, done)
+    values = json.loads((done / "config.json").read_text())
+    old = values | {"algorithm": "briee", "preset": "efficient"}
+    (done / "config.json").write_text(json.dumps(old))
+    own = tmp_path / "own" / setting.name
+    assert (setting.name, setting.label) == ("lock-h6-efficient-s1", "efficient")
+    assert Finished(tmp_path).directory(setting, own) == done
+    near = tmp_path / "own" / "lock-h6-briee-efficient-s1"
+    shutil.copytree(done, near)
+    assert Finished(tmp_path).directory(setting, own) == near, "a run of the own folder comes first"
+
+
+def test_the_route_of_a_run_names_the_modules_it_enters():
+    program = [sys.executable, "-m", "briee.experiments.route"]
+    small = ["lock", "--horizon", "2", "--episodes", "20", "--env.num_actions", "2"]
+    said = subprocess.run([*program, *small], capture_output=True, text=True, check=True).stdout
+    *lines, count = said.splitlines()
+    files = [line.split()[-1] for line in lines]
+    assert files[:2] == ["cli/main.py", "cli/train.py"]
+    assert {"training/loop.py", "algorithms/efficient/algorithm.py", "rollout/scan.py"} <= set(files)
+    assert not {"algorithms/paper/briee.py", "experiments/route.py", "report/html.py"} & set(files)
+    assert count == f"{len(set(files))} modules"
+
+
 def test_failed_runs_do_not_stop_the_others_and_are_named_in_the_end(tmp_path, monkeypatch):
     names = [setting.name for setting in find_figure("fig2b").smoke]
     said: list[str] = []
@@ -178,7 +208,7 @@ def test_features_that_an_environment_does_not_know_are_refused_in_one_sentence(
 def test_bad_requests_are_refused_in_one_sentence(tmp_path):
     with pytest.raises(RunError, match="unknown figure 'fig9'"):
         reproduce("fig9", tmp_path)
-    with pytest.raises(RunError, match=r"algo is one of 'lsvi-ucb', 'briee'.*, got 'homer'"):
+    with pytest.raises(RunError, match=r"algo is one of 'lsvi-ucb', 'efficient'.*, got 'homer'"):
         reproduce("fig1b", tmp_path, only="algo=homer")
     with pytest.raises(RunError, match="--only takes"):
         reproduce("fig1b", tmp_path, only="speed=9")

@@ -1,26 +1,25 @@
-"""Environments: the combination lock and its kin, and wrappers for any other Gymnasium environment."""
+"""Environments: the combination lock and its variants, and adapters for any Gymnasium environment.
 
-from briee.gym_ids import register
+Pure environments are functions of a state and a random key; `gym_shells` gives them Gymnasium's interface.
+May import `numerics` and the top-level modules.
+"""
 
-from .describe import Description, describe, describe_all
-from .emission import ImageEmission, VectorEmission, decodability
-from .encoding import ObservationEncoder, UnsupportedSpaceError
-from .entries import ENVIRONMENTS
-from .episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
-from .finite_block import FiniteBlockMDP
-from .latent_model import LatentModel
-from .lock import CombinationLock, LockState
-from .random_block import RandomBlockMDP
-from .registration import (
-    PureEnv,
-    PureVectorEnv,
-    episode_start,
-    episode_step,
-    make,
-)
-from .rich import NoisyObservation, RichObservation, rich_observation
+from typing import TYPE_CHECKING
 
-register()
+from briee.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError
+    from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
+    from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
+    from briee.envs.emission import ImageEmission, VectorEmission, decodability
+    from briee.envs.episode import episode_start, episode_step
+    from briee.envs.finite_block import FiniteBlockMDP
+    from briee.envs.gym_shells import PureEnv, PureVectorEnv
+    from briee.envs.latent_model import LatentModel
+    from briee.envs.lock import CombinationLock, LockState
+    from briee.envs.random_block import RandomBlockMDP
+    from briee.envs.registry import ENVIRONMENTS, Description, describe, describe_all, make
 
 __all__ = [
     "ENVIRONMENTS",
@@ -50,3 +49,20 @@ __all__ = [
     "make",
     "rich_observation",
 ]
+
+_NAMES = {
+    "adapters.encoding": ("ObservationEncoder", "UnsupportedSpaceError"),
+    "adapters.episodic": ("EnvironmentStepError", "Episodic", "EpisodicVector", "episodic"),
+    "adapters.rich": ("NoisyObservation", "RichObservation", "rich_observation"),
+    "emission": ("ImageEmission", "VectorEmission", "decodability"),
+    "episode": ("episode_start", "episode_step"),
+    "finite_block": ("FiniteBlockMDP",),
+    "gym_shells": ("PureEnv", "PureVectorEnv"),
+    "latent_model": ("LatentModel",),
+    "lock": ("CombinationLock", "LockState"),
+    "random_block": ("RandomBlockMDP",),
+    "registry": ("ENVIRONMENTS", "Description", "describe", "describe_all", "make"),
+}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: f"briee.envs.{module}" for module, names in _NAMES.items() for name in names}
+)

@@ -1,8 +1,7 @@
-"""How a latent state becomes a rich observation: rotated noisy vectors, or noisy pictures.
+"""Emissions: rich observations of a latent state, as rotated noisy vectors or noisy images.
 
-Both emissions are pytrees with one method per direction: `__call__(latent, level, rng)` draws an
-observation, `decode(level, observation)` undoes it up to the noise. They are shared by the lock, by random
-block MDPs and by `RichObservation`.
+An emission is a pytree. `__call__(latent, level, rng)` draws an observation, and `decode(level, observation)`
+recovers the latent state. The lock, random block MDPs and `RichObservation` share them.
 """
 
 from __future__ import annotations
@@ -18,6 +17,9 @@ from scipy.linalg import hadamard
 NORMAL_BOUND = 6.0
 """`jax.random.normal` in float32 stays within ±5.5 (it inverts a 24-bit uniform), so boxes can be finite."""
 
+Index = Int[ArrayLike, ""]
+"""A latent state or a level."""
+
 
 def require(condition: bool, message: str) -> None:
     """Raise `ValueError(message)` unless the condition holds."""
@@ -25,16 +27,17 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def require_probability(name: str, value: float) -> None:
-    """A probability lies in [0, 1]; anything else (NaN included) is a `ValueError`."""
-    require(0.0 <= value <= 1.0, f"{name} must be in [0, 1], got {value}")
+def require_least(least: int, **values: float) -> None:
+    """Raise `ValueError` if one of the named values is smaller than `least`."""
+    for name, value in values.items():
+        require(value >= least, f"{name} must be >= {least}, got {value}")
 
 
 def rotation_basis(dim: int, kind: str, copies: int, rng: np.random.Generator) -> np.ndarray:
     """The columns of rotations R_c with R_c R_cᵀ = dim · I, f32[copies, dim, dim]: entry [c, j] is R_c e_j.
 
     `hadamard`: the unnormalised Sylvester matrix (entries ±1), the same in each copy; `signed-hadamard`: its
-    columns permuted and with random signs, anew for each copy; `random`: uniformly random orthogonal matrices
+    columns with random order and signs, drawn for each copy; `random`: uniformly random orthogonal matrices
     times √dim.
     """
     if kind == "hadamard":
@@ -50,8 +53,25 @@ def rotation_basis(dim: int, kind: str, copies: int, rng: np.random.Generator) -
     raise ValueError(f"rotation must be 'hadamard', 'signed-hadamard' or 'random', got {kind!r}")
 
 
-class VectorEmission(eqx.Module):
-    """One-hot of the latent, one-hot of the level, Gaussian noise, zeros up to a power of two, all rotated.
+class _Scored(eqx.Module):
+    """An emission that decodes an observation by the best score."""
+
+    def scores(self, level: Index, observation: Float[Array, ...]) -> Float[Array, " num_latents"]:
+        """A score for each latent state; the most likely one has the largest."""
+        raise NotImplementedError
+
+    def decode(self, level: Index, observation: Float[Array, ...]) -> Int[Array, ""]:
+        """The most likely latent state of an observation."""
+        return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
+
+
+def _at(tables: Float[Array, "copies ..."], level: Index) -> Float[Array, ...]:
+    """The copy for a level; a single copy serves all levels."""
+    return tables[0] if tables.shape[0] == 1 else tables[level]
+
+
+class VectorEmission(_Scored):
+    """Rotated vectors: one-hot latent state and level, plus Gaussian noise, padded to a power of two.
 
     An observation is R_h (e_z ⊕ e_h + ε), of dimension 2^⌈log₂(num_latents + num_levels + distractors)⌉.
     """
@@ -75,14 +95,12 @@ class VectorEmission(eqx.Module):
         per_level: bool = False,
         seed: int = 0,
     ):
-        """`num_levels` = 0 leaves the level out of the observation.
+        """With `num_levels` = 0, observations do not contain the level.
 
-        `noise_coordinates` = 'first' leaves the last one-hot coordinate and the padding without noise;
-        `distractors` more coordinates carry nothing but noise of `distractor_std`.
+        With `noise_coordinates` = 'first', the last one-hot coordinate and the padding have no noise.
+        `distractors` additional coordinates contain only noise, of standard deviation `distractor_std`.
         """
-        require(noise >= 0, f"noise must be >= 0, got {noise}")
-        require(distractors >= 0, f"distractors must be >= 0, got {distractors}")
-        require(distractor_std >= 0, f"distractor_std must be >= 0, got {distractor_std}")
+        require_least(0, noise=noise, distractors=distractors, distractor_std=distractor_std)
         require(
             noise_coordinates in ("all", "first"),
             f"noise_coordinates must be 'all' or 'first', got {noise_coordinates!r}",
@@ -109,48 +127,30 @@ class VectorEmission(eqx.Module):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Every coordinate of every observation lies between these two numbers."""
-        # Entries of R are at most √dim for a random rotation and 1 for the Hadamard matrix.
+        """Wide but finite; entries of R are at most √dim for a random rotation, 1 for the Hadamard matrix."""
         largest = float(jnp.max(jnp.abs(self.basis)))
         high = largest * (2.0 + NORMAL_BOUND * float(jnp.sum(self.std)))
         return -high, high
 
-    def _rotation(self, level: Int[ArrayLike, ""]) -> Float[Array, "dim dim"]:
-        return self.basis[0] if self.basis.shape[0] == 1 else self.basis[level]
-
-    def __call__(
-        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
-    ) -> Float[Array, " dim"]:
+    def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, " dim"]:
         """One observation of `latent` at `level`."""
-        basis = self._rotation(level)
+        basis = _at(self.basis, level)
         signal = basis[latent]
         if self.num_levels > 0:
             signal = signal + basis[self.num_latents + level]
         noise = self.std * jax.random.normal(rng, self.shape)
-        if self.isotropic:  # R ε has the distribution of √dim ε, so the product is spared
+        if self.isotropic:  # R ε is distributed like √dim ε, without a matrix product
             return signal + jnp.sqrt(jnp.float32(self.shape[0])) * noise
         return signal + noise @ basis
 
-    def coordinates(
-        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
-    ) -> Float[Array, " dim"]:
-        """R_h⁻¹ s: the noisy one-hot vectors behind an observation."""
-        return self._rotation(level) @ observation / self.shape[0]
-
-    def scores(
-        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
-    ) -> Float[Array, " num_latents"]:
+    def scores(self, level: Index, observation: Float[Array, " dim"]) -> Float[Array, " num_latents"]:
         """I_Z R_h⁻¹ s: the noisy one-hot vector of the latent state."""
-        basis = self._rotation(level)[: self.num_latents]
+        basis = _at(self.basis, level)[: self.num_latents]
         return basis @ observation / self.shape[0]
 
-    def decode(self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]) -> Int[Array, ""]:
-        """The most likely latent state of an observation."""
-        return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
 
-
-class ImageEmission(eqx.Module):
-    """Small grey pictures: one of several templates per latent state, plus noise, clipped to [0, 1]."""
+class ImageEmission(_Scored):
+    """Small grey images: one of several templates per latent state, plus noise, clipped to [0, 1]."""
 
     templates: Float[Array, "copies num_latents templates size size"]
     noise: float = eqx.field(static=True)
@@ -166,10 +166,10 @@ class ImageEmission(eqx.Module):
         per_level: bool = False,
         seed: int = 0,
     ):
-        """Templates are random 7×7 patterns, enlarged; `per_level` draws others at each level."""
-        require(noise >= 0, f"noise must be >= 0, got {noise}")
-        require(size >= 7, f"image_size must be >= 7, got {size}")
-        require(templates >= 1, f"templates must be >= 1, got {templates}")
+        """Templates are random 7×7 patterns, enlarged; with `per_level`, each level has its own."""
+        require_least(0, noise=noise)
+        require_least(7, image_size=size)
+        require_least(1, templates=templates)
         rng = np.random.default_rng([seed, 2])
         copies = max(num_levels, 1) if per_level else 1
         coarse = rng.integers(0, 2, size=(copies, num_latents, templates, 7, 7)).astype(np.float32)
@@ -179,7 +179,7 @@ class ImageEmission(eqx.Module):
 
     @property
     def num_latents(self) -> int:
-        """Number of latent states that have a picture."""
+        """Number of latent states that have images."""
         return self.templates.shape[1]
 
     @property
@@ -192,37 +192,26 @@ class ImageEmission(eqx.Module):
         """Every pixel lies between these two numbers."""
         return 0.0, 1.0
 
-    def _pictures(self, level: Int[ArrayLike, ""]) -> Float[Array, "num_latents templates size size"]:
-        return self.templates[0] if self.templates.shape[0] == 1 else self.templates[level]
-
-    def __call__(
-        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
-    ) -> Float[Array, "size size 1"]:
-        """One picture of `latent` at `level`."""
+    def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, "size size 1"]:
+        """One image of `latent` at `level`."""
         choice, noise = jax.random.split(rng)
-        pictures = self._pictures(level)[latent]
-        picture = pictures[jax.random.randint(choice, (), 0, pictures.shape[0])]
-        return jnp.clip(picture[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
+        images = _at(self.templates, level)[latent]
+        image = images[jax.random.randint(choice, (), 0, images.shape[0])]
+        return jnp.clip(image[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
 
-    def scores(
-        self, level: Int[ArrayLike, ""], observation: Float[Array, "size size 1"]
-    ) -> Float[Array, " num_latents"]:
+    def scores(self, level: Index, observation: Float[Array, "size size 1"]) -> Float[Array, " num_latents"]:
         """Minus the mean squared distance to the nearest template of each latent state."""
-        distance = jnp.mean((self._pictures(level) - observation[..., 0]) ** 2, axis=(-2, -1))
+        distance = jnp.mean((_at(self.templates, level) - observation[..., 0]) ** 2, axis=(-2, -1))
         return -jnp.min(distance, axis=1)
-
-    def decode(self, level: Int[ArrayLike, ""], observation: Float[Array, "size size 1"]) -> Int[Array, ""]:
-        """The latent state with the nearest template."""
-        return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
 
 
 Emission = VectorEmission | ImageEmission
 
 
 def decodability(emission: Emission, level: int = 0, samples: int = 200, seed: int = 0) -> float:
-    """The fraction of fresh observations whose latent state `decode` recovers, averaged over latent states.
+    """The fraction of new observations whose latent state `decode` recovers, averaged over latent states.
 
-    1.0 (up to sampling) is what a block MDP promises: no observation belongs to two latent states.
+    In a block MDP it is 1, because no observation belongs to two latent states.
     """
     latents = jnp.repeat(jnp.arange(emission.num_latents), samples)
     keys = jax.random.split(jax.random.key(seed), latents.size)

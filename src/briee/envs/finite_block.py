@@ -1,4 +1,4 @@
-"""Block MDPs with finitely many observations: the setting of the paper's theorems, as an environment."""
+"""Block MDPs with finitely many observations: the setting of the paper's theorems, as environments."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .block import cdf, sample_cdf
-from .emission import require
-from .random_block import RandomBlockMDP
+from briee.envs.block import cdf, sample_cdf
+from briee.envs.emission import Index, require_least
+from briee.envs.random_block import RandomBlockMDP
 
 if TYPE_CHECKING:
-    from briee.theory.block import BlockMDP
+    from briee.envs.exact_tables import BlockMDP
 
 
 class FiniteEmission(eqx.Module):
-    """Observations are one-hot vectors; each belongs to one latent state of its level."""
+    """One-hot observations, each of which belongs to one latent state of its level."""
 
     cumulative: Float[Array, "levels num_latents S"]
     truth: Int[Array, "levels S"]
@@ -36,24 +35,22 @@ class FiniteEmission(eqx.Module):
         """Every coordinate lies between these two numbers."""
         return 0.0, 1.0
 
-    def __call__(
-        self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""], rng: PRNGKeyArray
-    ) -> Float[Array, " S"]:
+    def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, " S"]:
         """One observation of `latent` at `level`."""
         return jax.nn.one_hot(sample_cdf(self.cumulative[level, latent], rng), self.truth.shape[1])
 
-    def decode(self, level: Int[ArrayLike, ""], observation: Float[Array, " S"]) -> Int[Array, ""]:
+    def decode(self, level: Index, observation: Float[Array, " S"]) -> Int[Array, ""]:
         """The latent state of an observation."""
         return self.truth[level, jnp.argmax(observation)].astype(jnp.int32)
 
 
 class FiniteBlockMDP(RandomBlockMDP):
-    """A block MDP with a handful of observations per level, in which every expectation is an exact sum.
+    """A block MDP with few observations per level, in which every expectation is an exact sum.
 
     ## Description
-    Each latent state emits `emissions` observations of its own, at every level in another order. Latent
-    tables are sparse Dirichlet draws, or with `lock` those of the combination lock: two good lanes, a bad
-    state, and at each level one right action per lane. It is what `--preset theory` runs on.
+    Each latent state emits `emissions` observations of its own, in a different order at every level. The
+    latent tables are sparse Dirichlet draws. With `lock` they are those of the combination lock: two good
+    lanes, one bad state, and at each level one right action per lane. The algorithm `theory` needs it.
 
     ## Action Space
     `Discrete(num_actions)`.
@@ -65,7 +62,7 @@ class FiniteBlockMDP(RandomBlockMDP):
     A Dirichlet draw over the latent states; either good lane with `lock`.
 
     ## Rewards
-    At most 1 in an episode: at most 1 / H a step, or 1 for the last right action with `lock`.
+    At most 1 per episode: at most 1 / H per step, or with `lock` 1 for the last right action.
 
     ## Episode End
     After `horizon` steps, as `terminated`.
@@ -93,14 +90,9 @@ class FiniteBlockMDP(RandomBlockMDP):
         instance_seed: int = 0,
     ):
         """Draw the tables from `instance_seed`."""
-        for name, value, least in (
-            ("horizon", horizon, 1),
-            ("num_latents", num_latents, 1),
-            ("num_actions", num_actions, 2),
-            ("emissions", emissions, 1),
-            ("instance_seed", instance_seed, 0),
-        ):
-            require(value >= least, f"{name} must be >= {least}, got {value}")
+        require_least(0, instance_seed=instance_seed)
+        require_least(1, horizon=horizon, num_latents=num_latents, emissions=emissions)
+        require_least(2, num_actions=num_actions)
         self.block_arguments = (horizon, num_latents, num_actions, emissions, lock, instance_seed)
         block = self.block
         self.horizon, self.num_latents, self.num_actions = horizon, block.num_latents, num_actions
@@ -115,8 +107,8 @@ class FiniteBlockMDP(RandomBlockMDP):
 
     @property
     def block(self) -> BlockMDP:
-        """The same with exact tables, in float64."""
-        from briee.theory.block import lock_block_mdp, random_block_mdp  # it imports this package
+        """The same MDP as exact tables, in float64."""
+        from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
 
         horizon, num_latents, num_actions, emissions, lock, seed = self.block_arguments
         rng = np.random.default_rng([seed, 5])

@@ -1,4 +1,4 @@
-"""The finite model behind a block MDP, and dynamic programming on it (NumPy, float64)."""
+"""The finite MDP of the latent states, and dynamic programming on it (NumPy, float64)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class LatentModel:
     def q_values(self, features: np.ndarray | None = None) -> np.ndarray:
         """Q*[H, Z, A] of the latent states.
 
-        With `features` f64[Z, N, Z], the agent does not see the latent z but one of N equally likely weight
-        vectors w over latent states, from which the latent is resampled before the transition:
+        With `features` f64[Z, N, Z], the agent observes one of N equally likely weight vectors w over latent
+        states instead of z, and the latent state is resampled from w before the transition:
         V(z) = mean_n max_a Σ_z' w_n(z') Q(z', a).
         """
         q = np.zeros_like(self.reward)
@@ -45,8 +45,7 @@ class LatentModel:
         return float(self.initial @ state_value(self.q_values(features)[0], features))
 
     def sure_return(self) -> float:
-        """What the best policy reaches in every episode, for rewards that are always as expected; no policy
-        is sure of more."""
+        """The largest return that some policy reaches in every episode, if rewards are deterministic."""
         value = np.zeros(self.reward.shape[1])
         for transition, reward in zip(self.transition[::-1], self.reward[::-1], strict=True):
             worst = np.where(transition > POSSIBLE, value, np.inf).min(axis=-1)
@@ -62,8 +61,8 @@ class LatentModel:
 
 
 def state_value(q: np.ndarray, features: np.ndarray | None) -> np.ndarray:
-    """V[Z] from Q[Z, A]: the maximum, or its mean over weight vectors (see `LatentModel.q_values`)."""
+    """V[Z] from Q[Z, A]: the maximum over actions, averaged over weight vectors (see `q_values`)."""
     if features is None:
         return q.max(axis=1)
-    # Actions with equal columns need not be compared twice: a lock has few distinct ones.
+    # Equal columns are compared once: a lock has few distinct ones.
     return (features @ np.unique(q, axis=1)).max(axis=2).mean(axis=1)

@@ -1,33 +1,34 @@
-"""The rich-observation combination lock of Section 5 as pure functions: sparse, dense, simplex and kin."""
+"""The rich-observation combination lock of Section 5 as pure functions, with all its variants."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .block import Block, BlockState, cdf, sample_cdf
-from .emission import ImageEmission, VectorEmission, require, require_probability
-from .latent_model import LatentModel
+from briee.envs.block import Block, BlockState, cdf, probabilities, sample_cdf
+from briee.envs.emission import ImageEmission, Index, VectorEmission, require, require_least
+from briee.envs.latent_model import LatentModel
 
 
 class LockState(BlockState):
-    """Where an episode stands; `source` is the latent state (resampled in the simplex lock) last acted on."""
+    """A block state with `source`, the latent state last acted on; the simplex lock resamples it."""
 
     source: Int[Array, ""]
 
 
 class CombinationLock(Block):
-    r"""The diabolical combination lock: one right action per step, two lanes that look alike, no way back.
+    r"""The diabolical combination lock: one right action per step, two good lanes, no way back.
 
     ## Description
-    At each level there are good lanes (0 and 1) and a bad state (2). In a good state one action of
-    `num_actions`, drawn once per lane and level, leads on to a good state of the next level, by a coin to the
-    same lane or the other; every other action leads to the bad state, for good. A random policy opens it
-    once in num_actions^H episodes.
+    Each level has two good lanes (0 and 1) and a bad state (2). In a good state, one of `num_actions`
+    actions, drawn once per lane and level, leads to a good state of the next level; a coin decides between
+    the same lane and the other. Every other action leads to the bad state, which is never left. A random
+    policy opens the lock once in num_actions^H episodes.
 
         level     0        1        2               H-1       H
         lane 0   (0) ===> (0) ===> (0) ===> ... ===> (0) ===> (0)   final reward
@@ -44,15 +45,15 @@ class CombinationLock(Block):
 
     ## Observation Space
     A `Box` of float32 vectors of dimension 2^⌈log₂(H + 4)⌉: one-hot vectors of the latent state and of the
-    level, padded to a power of two, Gaussian noise on every coordinate, times the unnormalised Hadamard
-    matrix. Its bounds are wide but finite, as float32 noise is. Or pictures [size, size, 1] in [0, 1].
+    level, padded to a power of two, with Gaussian noise on every coordinate, times the unnormalised Hadamard
+    matrix. The bounds are wide but finite, because float32 noise is. Or images [size, size, 1] in [0, 1].
 
     ## Starting State
     Level 0, uniform over the good lanes.
 
     ## Rewards
-    `final_reward` for a good state at level H, `step_reward` for one before; `anti_reward` with probability
-    `anti_reward_probability` for the step from a good state to the bad one.
+    `final_reward` for a good state at level H, `step_reward` for one at an earlier level; `anti_reward` with
+    probability `anti_reward_probability` for the step from a good state to the bad one.
 
     ## Episode End
     After `horizon` steps, as `terminated`; the observation of level H is emitted too.
@@ -62,13 +63,13 @@ class CombinationLock(Block):
 
     ## Arguments
     - `horizon`, `num_actions`, `num_good` (good lanes), `instance_seed` (draws the combination).
-    - `switch_probability`: of changing lanes after the right action. `failure_probability`: of falling in
-      spite of it. `rare_probability`: adds one more good lane, entered with this probability (down to 0).
+    - `switch_probability`: of changing lanes after the right action. `failure_probability`: of reaching the
+      bad state in spite of it. `rare_probability`: adds a good lane that is entered with this probability.
     - `anti_reward`, `anti_reward_probability`, `final_reward`, `step_reward`: see Rewards.
     - `temperature`: τ of the simplex lock, in which the latent state is resampled from softmax(I₃R⁻¹s/τ)
       before each step; None for a block MDP.
-    - `noise` (standard deviation), `noise_coordinates` (`all`, or `first`: not the last of the one-hot
-      coordinates, nor the padding), `distractors` more coordinates of pure noise of `distractor_std`.
+    - `noise` (standard deviation), `noise_coordinates` (`all`, or `first`: neither the last one-hot
+      coordinate nor the padding), `distractors` additional coordinates of pure noise of `distractor_std`.
     - `rotation`: `stationary` or `per_level`. `emission`: `vector` or `image` with `image_size`, `templates`.
 
     ## Version History
@@ -113,19 +114,20 @@ class CombinationLock(Block):
         image_size: int = 28,
         templates: int = 4,
     ):
-        """Draw the combination (and the rotations or pictures) from `instance_seed`; check every argument."""
-        require(horizon >= 1, f"horizon must be >= 1, got {horizon}")
-        require(num_actions >= 2, f"num_actions must be >= 2, got {num_actions}")
-        require(num_good >= 1, f"num_good must be >= 1, got {num_good}")
-        require_probability("switch_probability", switch_probability)
-        require_probability("anti_reward_probability", anti_reward_probability)
-        require_probability("failure_probability", failure_probability)
-        require_probability("rare_probability", rare_probability or 0.0)
+        """Check every argument; draw the combination and the rotations or images from `instance_seed`."""
+        require_least(0, instance_seed=instance_seed)
+        require_least(1, horizon=horizon, num_good=num_good)
+        require_least(2, num_actions=num_actions)
+        rare = rare_probability or 0.0
         for name, value in (
-            ("anti_reward", anti_reward),
-            ("final_reward", final_reward),
-            ("step_reward", step_reward),
+            ("switch_probability", switch_probability),
+            ("anti_reward_probability", anti_reward_probability),
+            ("failure_probability", failure_probability),
+            ("rare_probability", rare),
         ):
+            require(0.0 <= value <= 1.0, f"{name} must be in [0, 1], got {value}")
+        rewards = {"anti_reward": anti_reward, "final_reward": final_reward, "step_reward": step_reward}
+        for name, value in rewards.items():
             require(bool(np.isfinite(value)), f"{name} must be finite, got {value}")
         require(temperature is None or temperature > 0, f"temperature must be > 0, got {temperature}")
         require(
@@ -137,7 +139,6 @@ class CombinationLock(Block):
             temperature is None or emission == "vector",
             "the simplex lock (temperature given) needs emission='vector'",
         )
-        require(instance_seed >= 0, f"instance_seed must be >= 0, got {instance_seed}")
 
         self.horizon, self.num_actions, self.num_good = int(horizon), int(num_actions), int(num_good)
         self.num_latents = self.num_good + (1 if rare_probability is None else 2)
@@ -151,34 +152,18 @@ class CombinationLock(Block):
         self.combination = jnp.asarray(
             rng.integers(num_actions, size=(horizon, self.num_latents)), dtype=jnp.int32
         )
-        rare = rare_probability or 0.0
         lanes = lane_table(self.num_good, self.num_latents, switch_probability, rare, failure_probability)
         start = np.zeros(self.num_latents)
         start[: self.num_good] = 1.0 / self.num_good
         self.lane_cdf, self.start_cdf = jnp.asarray(cdf(lanes)), jnp.asarray(cdf(start))
 
-        per_level = rotation == "per_level"
+        sizes, per_level = (self.num_latents, horizon + 1), rotation == "per_level"
+        shared: dict[str, Any] = {"noise": noise, "per_level": per_level, "seed": instance_seed}
         if emission == "image":
-            self.emission = ImageEmission(
-                self.num_latents,
-                horizon + 1,
-                noise=noise,
-                size=image_size,
-                templates=templates,
-                per_level=per_level,
-                seed=instance_seed,
-            )
+            self.emission = ImageEmission(*sizes, size=image_size, templates=templates, **shared)
         else:
-            self.emission = VectorEmission(
-                self.num_latents,
-                horizon + 1,
-                noise=noise,
-                noise_coordinates=noise_coordinates,
-                distractors=distractors,
-                distractor_std=distractor_std,
-                per_level=per_level,
-                seed=instance_seed,
-            )
+            extra = {"distractors": distractors, "distractor_std": distractor_std}
+            self.emission = VectorEmission(*sizes, noise_coordinates=noise_coordinates, **extra, **shared)
 
     # -- the functions of an episode, unbatched ---------------------------------------------------------
 
@@ -190,7 +175,7 @@ class CombinationLock(Block):
         return LockState(latent, level, self.emission(latent, level, noise), latent)
 
     def transition(self, state: LockState, action: Int[Array, ""], rng: PRNGKeyArray) -> LockState:
-        """One step: (simplex only) resample the latent, then on along the lanes or down to the bad state."""
+        """One step: the simplex lock resamples the latent state, then the action decides what follows."""
         resample, draw, noise = jax.random.split(rng, 3)
         source = state.latent
         if self.temperature is not None:
@@ -211,32 +196,30 @@ class CombinationLock(Block):
         reward = jnp.where(self.good(next_state.latent), arrived, 0.0)
         return (reward + jnp.where(fell & lucky, self.anti_reward, 0.0)).astype(jnp.float32)
 
-    # -- the truth, for diagnostics, oracles and tests -------------------------------------------------
+    # -- ground truth, for diagnostics, oracles and tests ----------------------------------------------
 
-    def right_action(self, latent: Int[ArrayLike, ""], level: Int[ArrayLike, ""]) -> Int[Array, ""]:
-        """The one action that leads on from a good state (meaningless in the bad one)."""
+    def right_action(self, latent: Index, level: Index) -> Int[Array, ""]:
+        """The action that keeps a good state good (meaningless in the bad one)."""
         return self.combination[jnp.minimum(level, self.horizon - 1), latent]
 
-    def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
-        """Still on the way: every latent state but the bad one, whose index is `num_good`."""
+    def good(self, latent: Index) -> Bool[Array, ""]:
+        """True for every latent state but the bad one, whose index is `num_good`."""
         return jnp.asarray(latent) != self.num_good
 
     def ground_truth_features(
-        self, level: Int[ArrayLike, ""], observation: Float[Array, ...]
+        self, level: Index, observation: Float[Array, ...]
     ) -> Float[Array, " num_latents"]:
         """ψ*(s): softmax(I₃R⁻¹s/τ) for the simplex lock, else the one-hot vector of the latent state."""
-        if self.temperature is not None:
-            assert isinstance(self.emission, VectorEmission)
-            return jax.nn.softmax(self.emission.scores(level, observation) / self.temperature)
-        return jax.nn.one_hot(self.emission.decode(level, observation), self.num_latents)
+        if self.temperature is None:
+            return super().ground_truth_features(level, observation)
+        return jax.nn.softmax(self.emission.scores(level, observation) / self.temperature)
 
     def latent_model(self) -> LatentModel:
-        """The lock without its observations, as tables."""
+        """The lock as tables, without observations."""
         H, Z, A, bad = self.horizon, self.num_latents, self.num_actions, self.num_good
         transition = np.zeros((H, Z, A, Z))
         transition[..., bad] = 1.0
-        lanes = np.diff(np.asarray(self.lane_cdf, np.float64), axis=1, prepend=0.0)
-        combination = np.asarray(self.combination)
+        lanes, combination = probabilities(self.lane_cdf), np.asarray(self.combination)
         for z in (z for z in range(Z) if z != bad):
             transition[np.arange(H), z, combination[:, z]] = lanes[z]
         good = np.arange(Z) != bad
@@ -244,11 +227,10 @@ class CombinationLock(Block):
         reward = transition[..., good].sum(axis=-1) * arrived[:, None, None]
         fall = self.anti_reward * self.anti_reward_probability
         reward += fall * transition[..., bad] * good[None, :, None]
-        start = np.diff(np.asarray(self.start_cdf, np.float64), prepend=0.0)
-        return LatentModel(start, transition, reward)
+        return LatentModel(probabilities(self.start_cdf), transition, reward)
 
     def noise_features(self, log2_samples: int = 12) -> np.ndarray | None:
-        """Equally likely draws of ψ*(s) per latent state, f64[Z, samples, Z]; None where it is one-hot."""
+        """Equally likely draws of ψ*(s) per latent state, f64[Z, samples, Z]; None if it is one-hot."""
         if self.temperature is None:
             return None
         from scipy.stats import norm, qmc
@@ -263,7 +245,7 @@ class CombinationLock(Block):
 
     @property
     def dense(self) -> bool:
-        """Whether every good step is rewarded, not the last alone."""
+        """Whether every good step is rewarded, not only the last one."""
         return self.step_reward > 0
 
     @property
@@ -275,10 +257,10 @@ class CombinationLock(Block):
 def lane_table(
     num_good: int, num_latents: int, switch_probability: float, rare: float, failure: float
 ) -> np.ndarray:
-    """f64[Z, Z]: where the right action leads, from each latent state (the bad row is never used).
+    """f64[Z, Z]: next latent state after the right action, by latent state (the bad row is never used).
 
-    It fails (to the bad state) with probability `failure`; else it enters the rare lane with probability
-    `rare`; else it keeps its lane or switches to another. From the rare lane it goes to any ordinary one.
+    With probability `failure` it is the bad state; otherwise with probability `rare` the rare lane; otherwise
+    the same lane or another ordinary one. All ordinary lanes are equally likely after the rare lane.
     """
     bad = num_good
     table = np.zeros((num_latents, num_latents))

@@ -6,22 +6,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .block import Block, BlockState, cdf, sample_cdf
-from .emission import VectorEmission, require
-from .latent_model import LatentModel
+from briee.envs.block import Block, BlockState, cdf, probabilities, sample_cdf
+from briee.envs.emission import Index, VectorEmission, require, require_least
+from briee.envs.latent_model import LatentModel
 
 
 class RandomBlockMDP(Block):
-    """A block MDP without design: everything in it is drawn from `instance_seed`.
+    """A block MDP whose tables and emissions are all drawn from `instance_seed`.
 
     ## Description
-    At each level h, T_h(· | z, a) is a sparse Dirichlet draw over the latent states, of which `unreachable`
-    have probability 0 (others at each level). A reward r_h(z, a) in [0, 1] is given in the last third of the
-    levels only, so that an agent has to explore before it sees any. Observations are R_h (e_z ⊕ e_h + ε) with
-    a uniformly random orthogonal matrix R_h (times √dim) per level.
+    At each level h, T_h(· | z, a) is a sparse Dirichlet draw over the latent states. `unreachable` of them,
+    drawn for each level, have probability 0. Rewards r_h(z, a) in [0, 1] occur only in the last third of the
+    levels, so an agent has to explore before it sees any. Observations are R_h (e_z ⊕ e_h + ε) with a
+    uniformly random orthogonal matrix R_h (times √dim) per level.
 
     ## Action Space
     `Discrete(num_actions)`.
@@ -67,14 +66,13 @@ class RandomBlockMDP(Block):
         instance_seed: int = 0,
     ):
         """Draw the tables; `unreachable` latent states per level are never entered."""
-        require(horizon >= 1, f"horizon must be >= 1, got {horizon}")
-        require(num_latents >= 1, f"num_latents must be >= 1, got {num_latents}")
-        require(num_actions >= 2, f"num_actions must be >= 2, got {num_actions}")
+        require_least(0, instance_seed=instance_seed)
+        require_least(1, horizon=horizon, num_latents=num_latents)
+        require_least(2, num_actions=num_actions)
         require(
             0 <= unreachable < num_latents,
             f"unreachable must be in [0, num_latents) = [0, {num_latents}), got {unreachable}",
         )
-        require(instance_seed >= 0, f"instance_seed must be >= 0, got {instance_seed}")
         self.horizon, self.num_latents, self.num_actions = int(horizon), int(num_latents), int(num_actions)
         rng = np.random.default_rng([instance_seed, 3])
         H, Z, A = self.horizon, self.num_latents, self.num_actions
@@ -112,23 +110,11 @@ class RandomBlockMDP(Block):
         """r_h(z, a) from the table."""
         return self.reward_table[state.level, state.latent, action]
 
-    def good(self, latent: Int[ArrayLike, ""]) -> Bool[Array, ""]:
-        """There is no way to lose: every latent state counts."""
+    def good(self, latent: Index) -> Bool[Array, ""]:
+        """True: no latent state is lost."""
         return jnp.ones_like(latent, bool)
 
-    def ground_truth_features(
-        self, level: Int[ArrayLike, ""], observation: Float[Array, " dim"]
-    ) -> Float[Array, " num_latents"]:
-        """ψ*(s): the one-hot vector of the latent state."""
-        return jax.nn.one_hot(self.emission.decode(level, observation), self.num_latents)
-
     def latent_model(self) -> LatentModel:
-        """The tables, without the observations."""
-        start = np.diff(np.asarray(self.start_cdf, np.float64), prepend=0.0)
-        transition = np.diff(np.asarray(self.transition_cdf, np.float64), axis=-1, prepend=0.0)
-        return LatentModel(start, transition, np.asarray(self.reward_table, np.float64))
-
-    @property
-    def optimal_return(self) -> float:
-        """Best expected return, by dynamic programming."""
-        return self.latent_model().optimal_return()
+        """The tables, without observations."""
+        reward = np.asarray(self.reward_table, np.float64)
+        return LatentModel(probabilities(self.start_cdf), probabilities(self.transition_cdf), reward)

@@ -1,20 +1,22 @@
-"""Pictures of an episode: latent states as rows, levels as columns, the way taken, and the right actions.
+"""Images of an episode: a row per latent state, a column per level, with visited states and right actions.
 
-A picture shows at most `WINDOW` levels, those around the present one. Text:
+At most `WINDOW` levels around the current one are shown. As text:
 
     level     0  1  2  3
-    good 0    o  .  .  .     o  was here      @  is here
+    good 0    o  .  .  .     o  visited       @  current
     good 1    .  o  .  .
     bad  2    .  .  @  .
-    action    4  1           what was done
-    right     4  7           what would have led on (- where nothing does)
+    action    4  1           the action taken
+    right     4  7           the right action (- if there is none)
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from briee.envs.lock import CombinationLock
 
 WINDOW = 25
 CELL = 24
@@ -23,7 +25,7 @@ GOOD, BAD, GOAL = (232, 240, 254), (205, 205, 205), (253, 214, 155)
 VISITED, HERE = (66, 133, 244), (15, 70, 180)
 RIGHT, WRONG = (52, 168, 83), (219, 68, 55)
 
-# Digits of 3 × 5 pixels, one octal number a row.
+# Digits of 3 × 5 pixels, one octal number per row.
 DIGITS = ("75557", "26227", "71747", "71717", "55711", "74717", "74757", "71122", "75757", "75717")
 
 
@@ -34,27 +36,25 @@ class Trail(NamedTuple):
     actions: list[int]
 
 
-def right_actions(pure, trail: Trail) -> list[int | None]:
-    """The action that would have led on at each step of the trail; None where there is none."""
-    if not hasattr(pure, "right_action"):
+def right_actions(pure: Any, trail: Trail) -> list[int | None]:
+    """The right action at each step of the trail; None if there is none."""
+    if not isinstance(pure, CombinationLock):
         return [None] * len(trail.actions)
-    table = np.asarray(pure.combination)
-    good = np.asarray(pure.good(np.arange(pure.num_latents)))
+    table, good = np.asarray(pure.combination), _good(pure)
     pairs = enumerate(trail.latents[: len(trail.actions)])
     return [int(table[level, latent]) if good[latent] else None for level, latent in pairs]
 
 
-def window(pure, level: int) -> range:
-    """The levels that a picture shows."""
+def window(pure: Any, level: int) -> range:
+    """The levels that are shown."""
     first = max(0, min(level - WINDOW // 2, pure.horizon + 1 - WINDOW))
     return range(first, min(first + WINDOW, pure.horizon + 1))
 
 
-def ansi(pure, trail: Trail) -> str:
+def ansi(pure: Any, trail: Trail) -> str:
     """The episode as text."""
-    level = len(trail.actions)
+    level, good = len(trail.actions), _good(pure)
     shown = window(pure, level)
-    good = np.asarray(pure.good(np.arange(pure.num_latents)))
     rows = [("level", [str(h) for h in shown])]
     for latent in range(pure.num_latents):
         marks = []
@@ -69,35 +69,39 @@ def ansi(pure, trail: Trail) -> str:
     return "\n".join(f"{name:<8}" + "".join(f"{mark:>4}" for mark in marks) for name, marks in rows) + "\n"
 
 
-def rgb_array(pure, trail: Trail) -> np.ndarray:
-    """The episode as a picture, uint8 [height, width, 3]; its last row has right and wrong actions."""
-    level, shown = len(trail.actions), window(pure, len(trail.actions))
-    good = np.asarray(pure.good(np.arange(pure.num_latents)))
-    table = np.asarray(pure.combination) if hasattr(pure, "right_action") else None
-    right = right_actions(pure, trail)
-    picture = np.full(((pure.num_latents + 1) * CELL, len(shown) * CELL, 3), PAPER, np.uint8)
+def rgb_array(pure: Any, trail: Trail) -> np.ndarray:
+    """The episode as an image, uint8 [height, width, 3]; the last row shows right and wrong actions."""
+    level, good, right = len(trail.actions), _good(pure), right_actions(pure, trail)
+    shown = window(pure, level)
+    table = np.asarray(pure.combination) if isinstance(pure, CombinationLock) else None
+    image = np.full(((pure.num_latents + 1) * CELL, len(shown) * CELL, 3), PAPER, np.uint8)
     for column, h in enumerate(shown):
         for latent in range(pure.num_latents):
             visited = h <= level and trail.latents[h] == latent
             colour = GOAL if good[latent] and h == pure.horizon else GOOD if good[latent] else BAD
             if visited:
                 colour = HERE if h == level else VISITED
-            cell = _cell(picture, latent, column)
+            cell = _cell(image, latent, column)
             cell[_disc()] = colour
             if table is not None and good[latent] and h < pure.horizon:
                 _number(cell, int(table[h, latent]), PAPER if visited else INK)
         if h < level:
-            cell = _cell(picture, pure.num_latents, column)
+            cell = _cell(image, pure.num_latents, column)
             cell[2:-2, 2:-2] = (
                 RIGHT if trail.actions[h] == right[h] else WRONG if right[h] is not None else BAD
             )
             _number(cell, trail.actions[h], PAPER)
-    picture[pure.num_latents * CELL] = GRID
-    return picture
+    image[pure.num_latents * CELL] = GRID
+    return image
 
 
-def _cell(picture: np.ndarray, row: int, column: int) -> np.ndarray:
-    return picture[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
+def _good(pure: Any) -> np.ndarray:
+    """bool[Z]: the latent states from which the goal can be reached."""
+    return np.asarray(pure.good(np.arange(pure.num_latents)))
+
+
+def _cell(image: np.ndarray, row: int, column: int) -> np.ndarray:
+    return image[row * CELL : (row + 1) * CELL, column * CELL : (column + 1) * CELL]
 
 
 def _disc() -> np.ndarray:
@@ -106,7 +110,7 @@ def _disc() -> np.ndarray:
 
 
 def _number(cell: np.ndarray, number: int, colour: tuple[int, int, int]) -> None:
-    """Write a number of up to two digits into the middle of a cell, each pixel of a digit doubled."""
+    """Write a number of up to two digits into the middle of a cell, with doubled pixels."""
     text = str(number)[-2:]
     left = (CELL - 8 * len(text) + 2) // 2
     for position, digit in enumerate(text):

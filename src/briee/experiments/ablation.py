@@ -1,18 +1,17 @@
-"""Each difference between the text and the released program, switched one at a time at H = 6 and 12.
+"""Each difference between the text and the released code, switched one at a time at H = 6 and 12.
 
-A row that both presets share is switched to its other reading. Rows without a variant make no difference
-here: the reward inside or outside the regression and the gradient through w are the same computation, the
-buffer of 10,000 transitions a level is never full at these horizons, the warm start begins at H = 50, and the
-coins of the start and of the last step are fair.
+If both presets agree in a row of docs/deviations.md, the row is switched to its other reading. Rows without a
+variant make no difference here: the reward inside or outside the regression and the gradient through w are
+the same computation, the buffer of 10,000 transitions a level is never full at these horizons, the warm start
+begins at H = 50, and the coins of the start and of the last step are fair.
 """
 
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from briee.algorithms import preset
+from briee.algorithms.registry import preset
 from briee.experiments.plots import plot_variants
-from briee.experiments.setting import SEEDS, Figure, Setting, Table, small
+from briee.experiments.setting import SEEDS, Experiment, Setting
 
 RELEASED: dict[str, tuple[str, ...]] = {
     "64 discriminator steps": ("replearn.discriminator_steps",),
@@ -25,7 +24,7 @@ RELEASED: dict[str, tuple[str, ...]] = {
     "Q clipped instead of the bonus": ("bonus.cap", "lsvi.clip"),
     "optimistic policy evaluated": ("evaluation.policy",),
 }
-"""Variants with some fields of the preset `paper` as in `released`; together they are all that differ."""
+"""Variants that set some fields of the preset `paper` as in `released`; together they set all that differ."""
 OTHER: dict[str, tuple[tuple[str, Any], ...]] = {
     "first features of the last update": (("replearn.start", "previous"),),
     "0.01 on the mean loss": (("replearn.lam", 0.01),),
@@ -35,7 +34,7 @@ BUDGETS = {6: 12_000, 12: 60_000}
 
 
 def switched(horizon: int) -> dict[str, tuple[tuple[str, Any], ...]]:
-    """By variant: what it changes in the preset `paper`."""
+    """The changes of each variant to the preset `paper`."""
     released = preset("briee", "released", horizon, "lock")
     values = {name: attrgetter(name)(released) for fields in RELEASED.values() for name in fields}
     own = {variant: tuple((name, values[name]) for name in fields) for variant, fields in RELEASED.items()}
@@ -51,16 +50,8 @@ def variants(horizon: int, seed: int) -> list[Setting]:
     return [*runs, noise, whole]
 
 
-def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
-    """Episodes to solve of every variant, a panel for each horizon."""
-    by_horizon = [{**row, "world": f"{row['env']}, H = {row['horizon']}"} for row in runs]
-    plot_variants(by_horizon, path, caption)
-
-
-SETTINGS = tuple(setting for H in BUDGETS for seed in SEEDS for setting in variants(H, seed))
-FIGURE = Figure(
+FIGURE = Experiment(
     claim="The paper makes none: which of the differences matter has not been published.",
-    settings=SETTINGS,
-    smoke=small(SETTINGS),
-    plot=plot,
+    settings=tuple(setting for H in BUDGETS for seed in SEEDS for setting in variants(H, seed)),
+    plot=plot_variants,
 )

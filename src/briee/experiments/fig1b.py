@@ -1,9 +1,9 @@
 """Figure 1(b): episodes to solve against the horizon, sparse lock (Section 5)."""
 
-from pathlib import Path
+from functools import partial
 
 from briee.experiments.plots import plot_episodes_to_solve
-from briee.experiments.setting import SEEDS, Figure, Table, for_seeds, small
+from briee.experiments.setting import SEEDS, Experiment, for_seeds
 
 REFERENCES = {
     "MusIK": ({25: 73_000, 50: 320_000, 100: 1_210_000}, "its authors' tuned budgets"),
@@ -18,7 +18,7 @@ LSVI = tuple(
     s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "lsvi-ucb", "paper", "lock", H, 400_000)
 )
 EFFICIENT = tuple(
-    s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "briee", "efficient", "lock", H, 200_000)
+    s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "efficient", "default", "lock", H, 200_000)
 )
 HALF_STEP = (("rounds", 10), ("learning_rate", 5e-4))
 PPO = tuple(
@@ -35,13 +35,12 @@ PPO = tuple(
     for s in for_seeds(SEEDS, algorithm, "paper", "lock", H, budget, changes=(("rounds", 10),))
 ) + for_seeds(SEEDS, "ppo-rnd", "paper", "lock", 25, 1_000_000, changes=HALF_STEP, variant="half step")
 """With the paper's step size PPO + RND unlearns at H = 25 what it has found: there half of it, too."""
+PRODUCT = (("reading", "product"),)
 RFF = tuple(
     s
     for H, budget in ((6, 10_000), (12, 15_000), (25, 10_000))
     for s in for_seeds(SEEDS, "lsvi-ucb-rff", "paper", "lock", H, budget)
-) + for_seeds(
-    SEEDS, "lsvi-ucb-rff", "paper", "lock", 6, 10_000, changes=(("reading", "product"),), variant="product"
-)
+) + for_seeds(SEEDS, "lsvi-ucb-rff", "paper", "lock", 6, 10_000, changes=PRODUCT, variant="product")
 """The paper does not say what "on top of (s, a)" means: at H = 6 both readings."""
 BRIEE = tuple(
     s
@@ -49,18 +48,9 @@ BRIEE = tuple(
     for preset in ("paper", "released")
     for s in for_seeds(SEEDS, "briee", preset, "lock", H, budget)
 )
-
-
-def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
-    """Episodes to solve, with the published budgets of MusIK and HOMER."""
-    plot_episodes_to_solve(runs, path, caption, REFERENCES)
-
-
-SETTINGS = (*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE)
-FIGURE = Figure(
+FIGURE = Experiment(
     claim="BRIEE solves every horizon up to 100 with fewer episodes than HOMER; PPO+RND solves up to 25 and "
     "LSVI-UCB with random Fourier features up to 12.",
-    settings=SETTINGS,
-    smoke=small(SETTINGS),
-    plot=plot,
+    settings=(*LSVI, *EFFICIENT, *PPO, *RFF, *BRIEE),
+    plot=partial(plot_episodes_to_solve, references=REFERENCES),
 )

@@ -1,40 +1,39 @@
-"""Runs that are done, also those of other experiments: none is repeated. Imports no JAX."""
+"""Finished runs, also those of other experiments, so that none is repeated. Imports no JAX."""
 
 from pathlib import Path
 from typing import Any
 
+from briee.configuration import flatten
 from briee.experiments.setting import Setting
-from briee.rundir import Wanted, flatten, read_json
+from briee.training.files import read_json
+from briee.training.spec import Wanted
 
 
 class Finished:
-    """The finished runs in the folders next to an experiment's own.
+    """The finished runs in an experiment's folder and in those next to it.
 
-    A run of another folder stands for a setting if it could be continued as the setting's (`Wanted`), and if
-    it was solved or had at least the setting's budget.
+    A run in another directory stands for a setting if it could be continued as the setting's (`Wanted`), and
+    if it was solved or had at least the setting's budget.
     """
 
     def __init__(self, root: Path):
         self.runs: list[tuple[Path, dict[str, Any]]] = []
         for path in sorted(root.glob("*/*/config.json")):
             values = read_json(path)
-            if is_done(path.parent) and isinstance(values, dict):
+            if values is not None and is_done(path.parent):
                 self.runs.append((path.parent, flatten(values)))
 
     def directory(self, setting: Setting, own: Path) -> Path:
-        """Where the run of a setting is: in its own directory, or in another where that is not done."""
+        """The directory of a finished run of this setting, in its own folder if there is one; else `own`."""
         if is_done(own):
             return own
         wanted = Wanted(setting.spec())
-        for path, values in self.runs:
-            if wanted.difference(values) is None and self._is_enough(path, values["episodes"], setting):
+        for path, values in sorted(self.runs, key=lambda run: run[0].parent != own.parent):
+            if wanted.difference(values) is None and (
+                values["episodes"] >= setting.episodes or is_done(path, "solved")
+            ):
                 return path
         return own
-
-    @staticmethod
-    def _is_enough(path: Path, episodes: int, setting: Setting) -> bool:
-        solved = bool((read_json(path / "summary.json") or {}).get("solved"))
-        return solved or episodes >= setting.episodes
 
 
 def summaries(folder: Path, pattern: str) -> list[dict[str, Any]]:
@@ -44,6 +43,6 @@ def summaries(folder: Path, pattern: str) -> list[dict[str, Any]]:
     return sorted(done, key=lambda summary: (summary["horizon"], summary["seed"]))
 
 
-def is_done(run_dir: Path) -> bool:
-    """Whether a run has come to its end."""
-    return bool((read_json(run_dir / "summary.json") or {}).get("finished"))
+def is_done(run_dir: Path, how: str = "finished") -> bool:
+    """Whether a run is finished, or solved."""
+    return bool((read_json(run_dir / "summary.json") or {}).get(how))

@@ -1,27 +1,31 @@
-"""`briee reproduce`: run what is not done yet, collect CSV files, draw from them. Imports no JAX itself.
+"""Carries out `briee reproduce`: run what is not done yet, write CSV files, draw from them.
 
-A run is done when its summary.json says `finished`, in the experiment's folder or in one next to it; one that
-was killed goes on from its checkpoint. So the same command can be given again at any time, and the figure
-always shows what there is.
+A run is done when its summary.json says `finished`, in the experiment's folder or in one next to it. A run
+that was killed goes on from its checkpoint. So the same command can be given again at any time, and the
+figure always shows what there is. Imports no JAX itself.
 """
 
-import csv
-import dataclasses
+import importlib
 import multiprocessing
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import briee
+from briee.configuration import changed
+from briee.errors import RunError
+from briee.experiments import FIGURES
 from briee.experiments.finished import Finished, is_done
-from briee.experiments.setting import Figure, Setting, Table, select
-from briee.rundir import RunError, read_json
+from briee.experiments.setting import Experiment, Setting, select
+from briee.training.files import read_json
+from briee.training.metrics_csv import read_table, write_table
+from briee.training.progress import clock
 
 
 class Outcome(NamedTuple):
@@ -33,6 +37,15 @@ class Outcome(NamedTuple):
 
 Run = Callable[[Setting, Path], Outcome]
 """Carries out a setting in a directory."""
+RUN_COLUMNS = (
+    "solved",
+    "finished",
+    "episodes",
+    "episodes_to_solve",
+    "env_steps",
+    "final_return",
+    "optimal_return",
+)
 CURVE_COLUMNS = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
 
 
@@ -47,12 +60,13 @@ def reproduce(
     command: str = "",
     say: Callable[[str], Any] = print,
 ) -> Path:
-    """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the picture.
+    """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the image file.
 
     Failed runs do not stop the others; a `RunError` names them in the end.
     """
-    figure = find_figure(name)
-    settings = select(figure.smoke if smoke else figure.settings, only)
+    experiment = find_figure(name)
+    all_settings = experiment.smoke if smoke else experiment.settings
+    settings = select(all_settings, only)
     if workers < 1:
         raise RunError(f"workers must be >= 1, got {workers}")
     folder = root / (f"{name}-smoke" if smoke else name)
@@ -61,22 +75,18 @@ def reproduce(
     if not plot_only:
         run = partial(run_setting, command=command or f"briee reproduce {name}", hasty=smoke)
         failed = run_all(settings, folder, workers, run, say)
-    write_tables(figure.smoke if smoke else figure.settings, folder)
-    picture = folder / f"{name}.png"
+    write_tables(all_settings, folder)
+    image = folder / f"{name}.png"
     if not failed or (folder / "runs.csv").exists():
-        draw(figure, folder, picture)
-        say(str(picture) if smoke else f"{picture}\nclaim: {figure.claim}")
+        draw(experiment, folder, image)
+        say(str(image) if smoke else f"{image}\nclaim: {experiment.claim}")
     if failed:
         raise RunError(f"{len(failed)} of {len(settings)} runs failed: {'; '.join(failed)}")
-    return picture
+    return image
 
 
-def find_figure(name: str) -> Figure:
-    """The figure of that name, from the module of that name."""
-    import importlib
-
-    from briee.experiments import FIGURES
-
+def find_figure(name: str) -> Experiment:
+    """The experiment of that name, from the module of that name."""
     if name not in FIGURES:
         raise RunError(f"unknown figure {name!r}: known are {', '.join(FIGURES)}")
     return importlib.import_module(f"briee.experiments.{name.replace('-', '_')}").FIGURE
@@ -85,14 +95,14 @@ def find_figure(name: str) -> Figure:
 def run_all(
     settings: Sequence[Setting], folder: Path, workers: int, run: Run, say: Callable[[str], Any]
 ) -> list[str]:
-    """Run what is not done, several at a time, and say how far it is; returns which failed and why."""
+    """Run what is not done, `workers` at a time, and report progress; returns which failed and why."""
     finished = Finished(folder.parent)
     left = [s for s in settings if not is_done(finished.directory(s, folder / s.name))]
     say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
     began, failed = time.monotonic(), []
     for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, run), start=1):
         each = (time.monotonic() - began) / count
-        rest = f"{len(left) - count} left, about {duration(each * (len(left) - count))}"
+        rest = f"{len(left) - count} left, about {clock(each * (len(left) - count))}"
         say(f"{setting.name}: {'failed: ' * outcome.failed}{outcome.words}; {rest}")
         if outcome.failed:
             failed.append(f"{setting.name}: {outcome.words}")
@@ -106,59 +116,49 @@ def outcomes(
     if workers == 1:
         yield from ((setting, run(setting, folder / setting.name)) for setting in settings)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        running: dict[Future[Outcome], Setting] = {
-            pool.submit(run, setting, folder / setting.name): setting for setting in settings
-        }
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(run, setting, folder / setting.name): setting for setting in settings}
         try:
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
+            yield from ((running[future], future.result()) for future in as_completed(running))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
 def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = False) -> Outcome:
-    """Carry out one run, or what is left of it. In haste, programs are compiled without most
-    optimisations."""
-    from briee.commands.process import prepare_process
+    """Carry out one run, or what is left of it. If `hasty`, compile without most optimisations."""
+    from briee.compute import prepare_process
 
     prepare_process()
     import jax
 
-    from briee import algorithms
-    from briee.runs import run
+    from briee.training.session import run
+    from briee.training.spec import build
 
     spec = setting.spec()
-    if "workers" in getattr(spec.config, "free_fields", ()):
-        spec = dataclasses.replace(spec, config=dataclasses.replace(spec.config, workers=1))
+    if "workers" in spec.config.free_fields:
+        spec = changed(spec, "config.workers", 1)
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", before or hasty)
     try:
-        summary = run(algorithms.build(spec), spec, run_dir, resume=True, command=command)
+        summary = run(build(spec), spec, run_dir, resume=True, command=command)
     except ValueError as error:
         return Outcome(str(error), failed=True)
     finally:
         jax.config.update("jax_disable_most_optimizations", before)
-    solved = summary["episodes_to_solve"]
-    if solved is not None:
-        return Outcome(f"solved after {solved:,} episodes")
+    if summary["solved"]:
+        return Outcome(f"solved after {summary['episodes_to_solve']:,} episodes")
     reached = f"return {summary['final_return']:.3f} after {summary['episodes']:,} episodes"
     return Outcome(f"{reached}, not solved")
 
 
 def trained(arguments: str, run_dir: Path) -> dict[str, Any]:
-    """The summary of the run that `briee train` makes of these arguments; it is made, or continued, unless
+    """The summary of the run that `briee train` makes of these arguments, which is carried out first unless
     it is done."""
     if not is_done(run_dir):
         options = [*shlex.split(arguments), "--run-dir", str(run_dir), "--resume"]
-        made = subprocess.run(
-            [sys.executable, "-m", "briee", "train", *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        command = [sys.executable, "-m", "briee", "train", *options]
+        made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         if made.returncode:
             raise RunError(f"{run_dir.name}: {made.stderr.decode().strip()}")
     return read_json(run_dir / "summary.json") or {}
@@ -180,27 +180,20 @@ def collect(settings: Sequence[Setting], folder: Path) -> tuple[list[dict[str, A
         summary, config = (read_json(directory / f"{name}.json") for name in ("summary", "config"))
         if summary is None or config is None:
             continue
-        about = {
-            "label": setting.label,
-            "world": setting.world,
-            "env": setting.env,
-            "horizon": setting.horizon,
-            "seed": setting.seed,
-        }
-        outcome = ("solved", "finished", "episodes", "episodes_to_solve", "env_steps", "final_return")
-        total = round(summary["seconds"]["total"], 1)
+        about = {name: getattr(setting, name) for name in ("label", "world", "env", "horizon", "seed")}
         runs.append(
             about
             | {"budget": config["episodes"]}
-            | {key: summary[key] for key in (*outcome, "optimal_return")}
-            | {"seconds": total, "run": directory.relative_to(folder.parent).as_posix()}
+            | {name: summary[name] for name in RUN_COLUMNS}
+            | {"seconds": round(summary["seconds"]["total"], 1)}
+            | {"run": directory.relative_to(folder.parent).as_posix()}
         )
         for row in read_table(directory / "metrics.csv"):
-            curves.append(about | {key: row.get(key, "") for key in CURVE_COLUMNS})
+            curves.append(about | {name: row.get(name, "") for name in CURVE_COLUMNS})
     return runs, curves
 
 
-def draw(figure: Figure, folder: Path, picture: Path) -> None:
+def draw(experiment: Experiment, folder: Path, image: Path) -> None:
     """Draw the figure from the two tables in a folder, without training."""
     runs, curves = read_table(folder / "runs.csv"), read_table(folder / "curves.csv")
     if not runs:
@@ -214,27 +207,4 @@ def draw(figure: Figure, folder: Path, picture: Path) -> None:
         f"{len(runs)} runs{f', {unfinished} of them unfinished' if unfinished else ''}; "
         f"briee {briee.__version__}"
     )
-    figure.plot(runs, curves, picture, caption)
-
-
-def read_table(path: Path) -> Table:
-    """The rows of a CSV file, none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows of equal columns."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    experiment.plot(runs, curves, image, caption)

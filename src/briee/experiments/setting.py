@@ -2,18 +2,18 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from briee.algorithms import preset
-from briee.rundir import RunError, RunSpec
+from briee.algorithms.registry import preset
+from briee.configuration import changed
+from briee.errors import RunError
+from briee.training.metrics_csv import Table
+from briee.training.spec import RunSpec
 
 SEEDS = (1, 12, 123, 1234, 12345)
 """Seeds of the paper's experiments (Tables 1 and 5)."""
-
-Table = Sequence[Mapping[str, str]]
-"""Rows of a CSV file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Setting:
     @property
     def label(self) -> str:
         """The line of the figure that the run belongs to."""
-        return " ".join(filter(None, (self.algorithm, self.preset, self.variant)))
+        preset = "" if self.preset == "default" else self.preset
+        return " ".join(filter(None, (self.algorithm, preset, self.variant)))
 
     @property
     def world(self) -> str:
@@ -49,32 +50,38 @@ class Setting:
     def name(self) -> str:
         """Name of the run's directory."""
         arguments = (f"{name}{value}" for name, value in self.arguments)
-        about = (self.algorithm, self.preset, self.variant.replace("=", ""), f"s{self.seed}")
-        parts = (self.env, f"h{self.horizon}", *arguments, *about)
-        return re.sub(r"[:/ _-]+", "-", "-".join(filter(None, parts)))
+        parts = (self.env, f"h{self.horizon}", *arguments, self.label.replace("=", ""), f"s{self.seed}")
+        return re.sub(r"[:/ _-]+", "-", "-".join(parts))
 
     def spec(self) -> RunSpec:
-        """The run as the runner knows it."""
+        """The run as training knows it."""
         config = preset(self.algorithm, self.preset, self.horizon, self.env, dict(self.arguments))
         for name, value in self.changes:
-            config = changed(config, name.split("."), value)
-        arguments = {"instance_seed": self.seed, **dict(self.arguments)}
-        return RunSpec(
-            self.env, self.algorithm, self.preset, self.horizon, self.seed, self.episodes, config, arguments
-        )
+            config = changed(config, name, value)
+        about = (self.env, self.algorithm, self.preset, self.horizon, self.seed, self.episodes)
+        return RunSpec(*about, config, {"instance_seed": self.seed, **dict(self.arguments)})
 
 
-class Figure(NamedTuple):
-    """What `briee reproduce NAME` runs and draws."""
+def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting, ...]:
+    """The same setting for several seeds."""
+    return tuple(Setting(*args, seed=seed, **kwargs) for seed in seeds)
+
+
+class Experiment(NamedTuple):
+    """The runs and the figure of `briee reproduce NAME`."""
 
     claim: str
-    """What the figure is to show; by the paper, where it has the figure."""
+    """The sentence that the figure supports, the paper's own if it has the figure."""
     settings: tuple[Setting, ...]
     """All runs, in the order in which they start."""
-    smoke: tuple[Setting, ...]
-    """Runs of seconds, whose figure looks like the real one: they show that everything works."""
     plot: Callable[[Table, Table, Path, str], None]
-    """Draw runs.csv and curves.csv into a file, with a caption."""
+    """Draws runs.csv and curves.csv into a file, with a caption."""
+
+    @property
+    def smoke(self) -> tuple[Setting, ...]:
+        """One run of seconds for each algorithm and preset, to see that everything works."""
+        pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in self.settings)
+        return tuple(Setting(*pair, "lock", 2, SMALL[pair][0], changes=SMALL[pair][1]) for pair in pairs)
 
 
 _GAME = (("replearn.rounds", 2), ("collect.buffer_size", 200))
@@ -85,44 +92,25 @@ SMALL: dict[tuple[str, str], tuple[int, tuple[tuple[str, Any], ...]]] = {
     ("ppo-rnd", "paper"): (200, (("workers", 20), ("minibatch", 20))),
     ("briee", "paper"): (100, (("replearn.hidden_sizes", (16,)), *_GAME)),
     ("briee", "released"): (100, (("replearn.hidden_sizes", (16, 16)), *_GAME)),
-    ("briee", "efficient"): (40, ()),
+    ("efficient", "default"): (40, ()),
 }
-"""By algorithm and preset: budget and changes of a run of seconds on the lock with H = 2. All figures share
-these, and so their compiled programs."""
+"""Budget and changes of a smoke run on the lock with H = 2, by algorithm and preset. All experiments share
+them, and so their jitted functions."""
 
-
-def small(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """For each algorithm and preset among the settings one run of seconds."""
-    pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in settings)
-    return tuple(Setting(*pair, "lock", 2, SMALL[pair][0], changes=SMALL[pair][1]) for pair in pairs)
-
-
-def changed(config: Any, path: list[str], value: Any) -> Any:
-    """A copy of nested frozen dataclasses with one value replaced."""
-    name, *rest = path
-    if rest:
-        value = changed(getattr(config, name), rest, value)
-    return dataclasses.replace(config, **{name: value})
-
-
-def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting, ...]:
-    """The same setting for several seeds."""
-    return tuple(Setting(*args, seed=seed, **kwargs) for seed in seeds)
-
-
-SELECTED_BY = ("algo", "preset", "env", "horizon", "seed", "variant")
+SELECTED_BY = {"algo": "algorithm"} | {n: n for n in ("preset", "env", "horizon", "seed", "variant")}
 
 
 def select(settings: Sequence[Setting], only: str) -> list[Setting]:
-    """Those that match `name=value,name=value`; the names are fields of a setting, `algo` for short."""
+    """The settings that match `name=value,name=value`; the names are fields, `algo` for short."""
     chosen = list(settings)
     for part in filter(None, only.split(",")):
         name, equals, value = part.partition("=")
         if not equals or name not in SELECTED_BY:
             raise RunError(f"--only takes {', '.join(f'{name}=...' for name in SELECTED_BY)}, got {part!r}")
-        field = {"algo": "algorithm"}.get(name, name)
-        known = dict.fromkeys(str(getattr(setting, field)) for setting in chosen)
-        chosen = [setting for setting in chosen if str(getattr(setting, field)) == value]
-        if not chosen:
-            raise RunError(f"no such run: {name} is one of {', '.join(map(repr, known))}, got {value!r}")
+        found: dict[str, list[Setting]] = {}
+        for setting in chosen:
+            found.setdefault(str(getattr(setting, SELECTED_BY[name])), []).append(setting)
+        if value not in found:
+            raise RunError(f"no such run: {name} is one of {', '.join(map(repr, found))}, got {value!r}")
+        chosen = found[value]
     return chosen

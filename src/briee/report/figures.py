@@ -8,7 +8,7 @@ import numpy as np
 from briee.report.contents import TIMES, RunContents
 
 COLOURS = ("#3f7fd1", "#e0862a", "#2f9e77", "#b5529c", "#c94f4f", "#7a6fd0", "#8a8f2a", "#4aa3b8")
-"""One per group of runs; readable on white and on near black."""
+"""One per group of runs; readable on a light and on a dark background."""
 ACTIVITY_COLOURS = {"collect": "#3f7fd1", "represent": "#e0862a", "plan": "#2f9e77", "evaluate": "#b5529c"}
 
 
@@ -27,7 +27,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Figure:
-    """What every figure has; `key` names its files."""
+    """The common part of every figure; `key` names its files."""
 
     key: str
     title: str
@@ -47,10 +47,10 @@ class Lines(Figure):
 
 @dataclass(frozen=True)
 class Heats(Figure):
-    """Heat-maps with one colour scale, one below the other."""
+    """Heat maps with one colour scale, one below the other."""
 
     panels: tuple[np.ndarray, ...]
-    """f64[rows, columns] each; NaN is left blank."""
+    """f64[rows, columns] each; NaN stays blank."""
     names: tuple[str, ...]
     x: np.ndarray
     x_label: str
@@ -79,7 +79,7 @@ class Edge:
     end: int
     probability: float
     planned: bool
-    """Whether it is the greedy policy's action; else the likeliest other action."""
+    """Whether the greedy policy takes this action; else it is the likeliest other action."""
     about: str
 
 
@@ -103,7 +103,7 @@ class Bars(Figure):
 
 
 def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
-    """The figures that show all runs together; those without any number are left out."""
+    """The figures that show all runs together, without those that have no data."""
     optimal = {run.summary.get("optimal_return") for run in runs}
     best = optimal.pop() if len(optimal) == 1 else None
     band = "Thin: every seed. Bold: median over seeds, with the band between the quartiles"
@@ -113,11 +113,11 @@ def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
         curves(runs, "level", "How deep exploration reaches", f"{band}.", "reached_level",
                "deepest level still on the way"),
         curves(runs, "accuracy", "Latent states decoded correctly", f"{band}. Only for environments "
-               "that know their latent states; nothing of it reaches the learner.", "decoder_accuracy",
+               "that reveal their latent states; the learner never sees them.", "decoder_accuracy",
                "share of observations"),
-        curves(runs, "gap", "RepLearn's gap", f"{band}. What other features could still predict better: the "
-               "largest objective that the last discriminator reached, over levels (Algorithm 2, line 6); "
-               "with the preset efficient, the mean objective of the levels' fits.",
+        curves(runs, "gap", "RepLearn's gap", f"{band}. How much better other features could predict: the "
+               "largest objective of the last discriminator, over levels (Algorithm 2, line 6); for the "
+               "algorithm efficient, the mean objective of the levels' fits.",
                "replearn_gap", "objective", log=True),
         spent(runs),
     ]  # fmt: skip
@@ -134,7 +134,7 @@ def curves(
     runs: Sequence[RunContents], key: str, title: str, caption: str, column: str, y_label: str, *,
     log: bool = False, reference: float | None = None,
 ) -> Lines | None:  # fmt: skip
-    """Every run thin, the median of its group bold; `log`arithmic where the values span a decade."""
+    """Every run thin, the median of its group bold; with `log`, logarithmic if the values span a decade."""
     groups = list(dict.fromkeys(run.group for run in runs))
     lines: list[Line] = []
     for index, group in enumerate(groups):
@@ -154,7 +154,7 @@ def curves(
 
 
 def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], group: int) -> Line:
-    """Median and quartiles over seeds, each interpolated, and constant after its end."""
+    """Median and quartiles over seeds; each curve is interpolated, and constant after its end."""
     start = max(x[0] for x, _ in members)
     grid = np.unique(np.concatenate([x for x, _ in members]))
     grid = grid[grid >= start]
@@ -172,11 +172,11 @@ def spent(runs: Sequence[RunContents]) -> Bars | None:
     if not any(values.any() for values in parts.values()):
         return None
     caption = "Collecting episodes, learning features, planning, evaluating; compilation is included."
-    return Bars("time", "Time spent where", caption, tuple(r.label for r in runs), parts, "seconds")
+    return Bars("time", "Where the time goes", caption, tuple(r.label for r in runs), parts, "seconds")
 
 
 def latent_map(run: RunContents) -> Map | None:
-    """The map of discovered states; in each level the most valuable is on top."""
+    """The map of discovered states, with the most valuable state of each level on top."""
     found = run.latent_map
     if found is None:
         return None
@@ -195,9 +195,8 @@ def latent_map(run: RunContents) -> Map | None:
         if h == H - 1:
             continue
         for j in (j for j in range(K) if (h + 1, j) in position):
-            edges += _edges(
-                found.probability[h, k, :, j], int(found.planned[h, k]), start, position[h + 1, j]
-            )
+            planned, end = int(found.planned[h, k]), position[h + 1, j]
+            edges += _edges(found.probability[h, k, :, j], planned, start, end)
     caption = (
         "Levels from left to right, the most valuable state of each level on top. Circles: discovered "
         "states, larger with more visits, coloured by value. Blue: where the greedy policy's action leads; "
@@ -212,14 +211,13 @@ def _edges(probability: np.ndarray, planned: int, start: int, end: int) -> list[
     chosen = float(probability[planned])
     others = np.where(np.arange(len(probability)) == planned, 0.0, probability)
     best = int(others.argmax())
-    edges = []
-    if others[best] > max(chosen, 0.05):
-        about = f"action {best} leads here with probability {others[best]:.2f}"
-        edges.append(Edge(start, end, float(others[best]), False, about))
+    leads = "{} leads here with probability {:.2f}".format
+    found = []
+    if (other := float(others[best])) > max(chosen, 0.05):
+        found.append(Edge(start, end, other, False, leads(f"action {best}", other)))
     if chosen > 0.05:
-        about = f"planned action {planned} leads here with probability {chosen:.2f}"
-        edges.append(Edge(start, end, chosen, True, about))
-    return edges
+        found.append(Edge(start, end, chosen, True, leads(f"planned action {planned}", chosen)))
+    return found
 
 
 def decoder(run: RunContents) -> Heats | None:
@@ -243,22 +241,20 @@ def decoder(run: RunContents) -> Heats | None:
 
 
 def level_maps(run: RunContents) -> list[Heats]:
-    """Coverage and bonus of each level over training; with one point in time there is no picture."""
+    """Coverage and bonus of each level over training; none with a single point in time."""
     if run.times is None or len(run.times) < 2:
         return []
+    covered = "Share of (discovered state, action) pairs that the data of a level contains, over time."
+    worth = "Mean exploration bonus of a level's data: how much is still worth a visit."
+    origin = " Computed from the data that the run kept, as its last decoders see it."
     found = []
-    if run.coverage is not None:
-        caption = "Share of (discovered state, action) pairs that the data of a level holds, as time goes on."
-        found.append(_over_time(run, "coverage", "Coverage", caption, run.coverage, (0.0, 1.0)))
-    if run.bonus is not None and np.isfinite(run.bonus).any():
-        caption = "Mean exploration bonus of a level's data: what is still worth a visit."
-        limits = (0.0, float(np.nanmax(run.bonus)) or 1.0)
-        found.append(_over_time(run, "bonus", "Exploration bonus", caption, run.bonus, limits))
+    for title, caption, values in (
+        ("Coverage", covered, run.coverage),
+        ("Exploration bonus", worth, run.bonus),
+    ):
+        if values is not None and np.isfinite(values).any():
+            key = title.split()[-1].lower()
+            limits = (0.0, 1.0 if key == "coverage" else float(np.nanmax(values)) or 1.0)
+            found.append(Heats(key, f"{title} per level over time", caption + origin, (values,), ("",),
+                               run.times, "training episodes", "level", title.lower(), limits))  # fmt: skip
     return found
-
-
-def _over_time(run: RunContents, key: str, title: str, caption: str, values: np.ndarray, limits) -> Heats:
-    caption += " Computed from the data the run kept, as its last decoders see it."
-    assert run.times is not None
-    return Heats(key, f"{title} per level over time", caption, (values,), ("",), run.times,
-                 "training episodes", "level", title.lower(), limits)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`briee report`: one HTML file about one or more runs that needs nothing else, and its figures as files."""
+"""`briee report`: one self-contained HTML file about one or more runs, and its figures as files."""
 
 import base64
 import gzip
@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import briee
+from briee.configuration import flatten
+from briee.errors import RunError
 from briee.report import static
 from briee.report.contents import Found, RunContents, read_runs
 from briee.report.figures import Figure, run_figures, shared_figures
 from briee.report.interactive import draw
-from briee.rundir import RunError, flatten, os_errors, write_atomically
+from briee.training.files import os_errors, write_atomically
 
 LEARNING = ("return", "level", "accuracy")
-"""Figures that come first; the other ones about all runs say how it was computed."""
+"""Figures that come first; the other figures about all runs describe the computation."""
 
 
 def write_report(
     paths: Sequence[Path | str], output: Path | str = "report.html", figures: Path | str | None = None
 ) -> Path:
-    """Write a report about the runs in or below `paths`, and into the folder `figures` each as PNG and PDF.
+    """Write a report about the runs in or below `paths`, and each figure as PNG and PDF into `figures`.
 
     Returns the path of the HTML file; raises `RunError` with one sentence.
     """
@@ -32,7 +34,7 @@ def write_report(
 
 
 def write_page(found: Found, output: Path, figures: Path | str | None) -> Path:
-    """Write the report about runs that were read already."""
+    """Write the report about runs that are read already."""
     runs = found.runs
     shared, single = shared_figures(runs), [run_figures(run) for run in runs]
     with os_errors(output):
@@ -54,6 +56,7 @@ def write_page(found: Found, output: Path, figures: Path | str | None) -> Path:
 def page(found: Found, shared: Sequence[Figure], single: Sequence[Sequence[Figure]]) -> str:
     """The report as HTML."""
     runs = found.runs
+    left_out = "".join(f"<p class='soft'>Left out: {escape(reason)}.</p>" for reason in found.skipped)
     drawn = {figure.key: draw(figure) for figure in shared}
     for index, own in enumerate(single):
         drawn |= {f"{figure.key}-{index}": draw(figure) for figure in own}
@@ -64,7 +67,7 @@ def page(found: Found, shared: Sequence[Figure], single: Sequence[Sequence[Figur
     parts = {
         "title": escape(title),
         "subtitle": escape(_subtitle(runs)),
-        "runs": run_table(runs) + _left_out(found.skipped),
+        "runs": run_table(runs) + left_out,
         "learning": holders(first[:1]) + f'<div class="pair">{holders(first[1:])}</div>',
         "chooser": _chooser(runs),
         "discovered": "\n".join(
@@ -81,7 +84,7 @@ def page(found: Found, shared: Sequence[Figure], single: Sequence[Sequence[Figur
 
 
 def holders(figures: Iterable[Figure], suffix: str = "") -> str:
-    """Where the figures will be drawn."""
+    """Empty elements into which the figures are drawn."""
     return "\n".join(
         f"<figure><h3>{escape(figure.title)}</h3>"
         f'<div class="scroll"><div class="plot" id="{figure.key}{suffix}"></div></div>'
@@ -93,33 +96,29 @@ def holders(figures: Iterable[Figure], suffix: str = "") -> str:
 def run_table(runs: Sequence[RunContents]) -> str:
     """One line per run."""
     names = ("run", "seed", "state", "episodes", "solved after", "last return", "optimal", "seconds")
-    numeric = set(names) - {"run", "state"}
-    head = "".join(f'<th class="{"number" if name in numeric else ""}">{name}</th>' for name in names)
+    kinds = ["" if name in ("run", "state") else "number" for name in names]
+
+    def row(tag: str, cells: Sequence[Any]) -> str:
+        items = (f'<{tag} class="{kind}">{cell}</{tag}>' for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(items)}</tr>"
+
     lines = []
     for run in runs:
         s = run.summary
         state = "solved" if s.get("solved") else "finished" if s.get("finished") else "not finished"
-        cells = [
-            escape(run.title), run.config["seed"],
-            f'<span class="{"solved" if s.get("solved") else "other"}">{state}</span>',
-            _count(s.get("episodes", run.column("episodes")[-1])), _count(s.get("episodes_to_solve")),
-            _decimal(s.get("final_return", run.column("eval_return")[-1])), _decimal(s.get("optimal_return")),
-            _count((s.get("seconds") or {}).get("total")),
-        ]  # fmt: skip
-        row = (
-            f'<td class="{"number" if name in numeric else ""}">{cell}</td>'
-            for name, cell in zip(names, cells, strict=True)
-        )
-        lines.append(f"<tr>{''.join(row)}</tr>")
-    return f"<table id='runs'><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-
-
-def _left_out(reasons: Sequence[str]) -> str:
-    return "".join(f"<p class='soft'>Left out: {escape(reason)}.</p>" for reason in reasons)
+        badge = f'<span class="{"solved" if s.get("solved") else "other"}">{state}</span>'
+        numbers = (
+            (",.0f", s.get("episodes", run.column("episodes")[-1])), (",.0f", s.get("episodes_to_solve")),
+            (".3f", s.get("final_return", run.column("eval_return")[-1])), (".3f", s.get("optimal_return")),
+            (",.0f", s.get("seconds", {}).get("total")),
+        )  # fmt: skip
+        cells = ["" if value is None else format(value, form) for form, value in numbers]
+        lines.append(row("td", [escape(run.title), run.config["seed"], badge, *cells]))
+    return f"<table id='runs'><thead>{row('th', names)}</thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 def settings_table(runs: Sequence[RunContents]) -> str:
-    """All settings side by side; those that differ between runs first, and coloured."""
+    """All settings side by side; those that differ between runs come first, in colour."""
     flat = [flatten(run.config) for run in runs]
     names = list(dict.fromkeys(name for values in flat for name in values))
     rows = {name: [json.dumps(values.get(name)) for values in flat] for name in names}
@@ -151,10 +150,10 @@ def _manifests(runs: Sequence[RunContents]) -> str:
 
 
 def _discovered(index: int, run: RunContents, figures: Sequence[Figure]) -> str:
-    """The figures of one run; only the first run's are shown at first."""
+    """The figures of one run; hidden at first, except for the first run."""
     wide = [figure for figure in figures if figure.key == "map"]
     rest = [figure for figure in figures if figure.key != "map"]
-    note = f"<p class='soft'>No picture of the latent states: {escape(run.note)}.</p>" if run.note else ""
+    note = f"<p class='soft'>No map of the latent states: {escape(run.note)}.</p>" if run.note else ""
     suffix = f"-{index}"
     shown = note + holders(wide, suffix) + f'<div class="pair">{holders(rest, suffix)}</div>'
     return f'<section class="run" id="run{index}"{" hidden" if index else ""}>{shown}</section>'
@@ -173,7 +172,7 @@ def _subtitle(runs: Sequence[RunContents]) -> str:
 
 
 def _plotly() -> str:
-    """plotly.js from the Python package, compressed: a third of its size."""
+    """plotly.js from the Python package, compressed to a third of its size."""
     try:
         source = resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
     except (ModuleNotFoundError, FileNotFoundError):
@@ -186,11 +185,3 @@ def _file_name(run: RunContents) -> str:
     name = f"{c['env']}-h{c['horizon']}-{c['algorithm']}-{c['preset']}-s{c['seed']}"
     name = "-".join(part for part in (name, run.setting, run.place) if part)
     return re.sub(r"[^\w.-]+", "-", name)
-
-
-def _count(value: Any) -> str:
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _decimal(value: Any) -> str:
-    return "" if value is None else f"{value:.3f}"

@@ -1,11 +1,11 @@
-"""Figures for a browser, as plotly.js takes them; colours of text and grid are the page's own."""
+"""Figures for a browser, in the format of plotly.js; the page chooses the colours of text and grid."""
 
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
 
-from briee.report.figures import ACTIVITY_COLOURS, COLOURS, Bars, Figure, Heats, Line, Lines, Map
+from briee.report.figures import ACTIVITY_COLOURS, COLOURS, Bars, Edge, Figure, Heats, Line, Lines, Map
 
 Drawn = dict[str, Any]
 GREY, BLUE = "rgba(128,128,128,0.45)", "#3f7fd1"
@@ -15,7 +15,7 @@ WIDTHS = (0.8, 1.6, 3.0, 5.0)
 
 @singledispatch
 def draw(figure: Figure) -> Drawn:
-    """A plotly figure: {"data", "layout", "width"}; `width` is the least width in pixels, else None."""
+    """A plotly figure: {"data", "layout", "width"}; `width` is the minimum width in pixels, or None."""
     raise NotImplementedError(type(figure).__name__)
 
 
@@ -38,60 +38,54 @@ def _(figure: Lines) -> Drawn:
     return {"data": data, "layout": layout, "width": None}
 
 
+def _scatter(x: list[Any], y: list[Any], mode: str = "lines", **style: Any) -> Drawn:
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, "showlegend": False, **style}
+
+
 def _curve(line: Line) -> Drawn:
-    colour = COLOURS[line.group % len(COLOURS)]
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(line.x) > 1 else "markers",
-        "name": line.name,
-        "x": _list(line.x),
-        "y": _list(line.y),
-        "line": {"color": colour, "width": 3 if line.bold else 1},
-        "opacity": 1.0 if line.bold else 0.75,
-        "showlegend": line.bold,
-        "hovertemplate": "%{y:.4g} after %{x:,} episodes<extra>" + line.name + "</extra>",
-    }
+    return _scatter(
+        _list(line.x),
+        _list(line.y),
+        "lines" if len(line.x) > 1 else "markers",
+        name=line.name,
+        line={"color": COLOURS[line.group % len(COLOURS)], "width": 3 if line.bold else 1},
+        opacity=1.0 if line.bold else 0.75,
+        showlegend=line.bold,
+        hovertemplate="%{y:.4g} after %{x:,} episodes<extra>" + line.name + "</extra>",
+    )
 
 
 def _band(line: Line) -> list[Drawn]:
     colour = COLOURS[line.group % len(COLOURS)]
-    edge: Drawn = {"type": "scatter", "mode": "lines", "x": _list(line.x), "line": {"width": 0},
-                   "hoverinfo": "skip", "showlegend": False}  # fmt: skip
     fill = "rgba({},{},{},0.18)".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
-    return [
-        edge | {"y": _list(line.low)},
-        edge | {"y": _list(line.high), "fill": "tonexty", "fillcolor": fill},
-    ]
+    x, edge = _list(line.x), {"line": {"width": 0}, "hoverinfo": "skip"}
+    upper = _scatter(x, _list(line.high), fill="tonexty", fillcolor=fill, **edge)
+    return [_scatter(x, _list(line.low), **edge), upper]
 
 
 @draw.register
 def _(figure: Heats) -> Drawn:
-    n = len(figure.panels)
-    data: list[Drawn] = []
+    n, (low, high) = len(figure.panels), figure.limits
+    scale = np.log10 if figure.log else np.asarray
+    bar: Drawn = {"title": {"text": figure.colour_label}, "thickness": 12, "outlinewidth": 0}
+    if figure.log:
+        decades = np.arange(np.log10(low), np.log10(high) + 1e-9)
+        bar |= {"tickvals": decades.tolist(), "ticktext": [f"{10**d:g}" for d in decades]}
+    gap = 0.1 if n > 1 else 0.0
+    span = (1 - gap * (n - 1)) / n
     height = 110 + sum(max(60, 22 * len(panel)) + 26 for panel in figure.panels)
-    layout = _layout(
-        {"title": {"text": figure.x_label}, "anchor": "y" + (str(n) if n > 1 else "")}, {}, height
-    )
-    layout["annotations"] = []
-    low, high = figure.limits
+    x_axis = {"title": {"text": figure.x_label}, "anchor": "y" + (str(n) if n > 1 else "")}
+    data, layout = [], _layout(x_axis, {}, height) | {"annotations": []}
     for index, (panel, name) in enumerate(zip(figure.panels, figure.names, strict=True)):
         suffix = "" if index == 0 else str(index + 1)
-        shown = np.log10(np.clip(panel, low, high)) if figure.log else panel
-        bar = {"title": {"text": figure.colour_label}, "thickness": 12, "outlinewidth": 0}
-        if figure.log:
-            decades = np.arange(np.log10(low), np.log10(high) + 1e-9)
-            bar |= {"tickvals": decades.tolist(), "ticktext": [f"{10**d:g}" for d in decades]}
         data.append({
-            "type": "heatmap", "z": _table(shown), "x": _list(figure.x), "y": list(range(len(panel))),
-            "customdata": _table(panel), "yaxis": "y" + suffix, "colorscale": "Viridis", "colorbar": bar,
-            "zmin": float(np.log10(low)) if figure.log else low,
-            "zmax": float(np.log10(high)) if figure.log else high,
+            "type": "heatmap", "z": _table(scale(np.clip(panel, low, high))), "x": _list(figure.x),
+            "y": list(range(len(panel))), "customdata": _table(panel), "yaxis": "y" + suffix,
+            "colorscale": "Viridis", "colorbar": bar, "zmin": float(scale(low)), "zmax": float(scale(high)),
             "showscale": index == 0, "xgap": 1, "ygap": 1, "hoverongaps": False,
             "hovertemplate": f"{name} {figure.x_label} %{{x}}, {figure.y_label} %{{y}}: "
                              "%{customdata:.3g}<extra></extra>",
         })  # fmt: skip
-        gap = 0.1 if n > 1 else 0.0
-        span = (1 - gap * (n - 1)) / n
         bottom = (n - 1 - index) * (span + gap)
         layout["yaxis" + suffix] = {
             "domain": [bottom, bottom + span], "title": {"text": figure.y_label},
@@ -109,24 +103,20 @@ def _(figure: Heats) -> Drawn:
 def _(figure: Map) -> Drawn:
     data = [trace for planned in (False, True) for trace in _edge_traces(figure, planned)]
     middle = [_middle(figure, edge) for edge in figure.edges]
-    data.append({
-        "type": "scatter", "mode": "markers", "x": [x for x, _ in middle], "y": [y for _, y in middle],
-        "marker": {"size": 14, "opacity": 0}, "text": [edge.about for edge in figure.edges],
-        "hovertemplate": "%{text}<extra></extra>", "showlegend": False,
-    })  # fmt: skip
-    values = [node.value for node in figure.nodes]
-    data.append({
-        "type": "scatter", "mode": "markers", "x": [node.level for node in figure.nodes],
-        "y": [-node.lane for node in figure.nodes], "text": [node.about for node in figure.nodes],
-        "hovertemplate": "%{text}<extra></extra>", "showlegend": False, "cliponaxis": False,
-        "marker": {
-            "size": [10 + 30 * node.share**0.5 for node in figure.nodes], "color": values, "opacity": 1,
-            "colorscale": "Viridis", "cmin": min(0.0, *values) if values else 0,
-            "cmax": max(1e-9, *values) if values else 1,
-            "colorbar": {"title": {"text": "value"}, "thickness": 12, "outlinewidth": 0},
-            "line": {"width": 1.5, "color": "#888"},
-        },
-    })  # fmt: skip
+    x, y = [x for x, _ in middle], [y for _, y in middle]
+    hover = {"hovertemplate": "%{text}<extra></extra>"}
+    about, invisible = [edge.about for edge in figure.edges], {"size": 14, "opacity": 0}
+    data.append(_scatter(x, y, "markers", marker=invisible, text=about, **hover))
+    levels, lanes = [node.level for node in figure.nodes], [-node.lane for node in figure.nodes]
+    values, about = [node.value for node in figure.nodes], [node.about for node in figure.nodes]
+    marker = {
+        "size": [10 + 30 * node.share**0.5 for node in figure.nodes], "color": values, "opacity": 1,
+        "colorscale": "Viridis", "cmin": min(0.0, *values) if values else 0,
+        "cmax": max(1e-9, *values) if values else 1,
+        "colorbar": {"title": {"text": "value"}, "thickness": 12, "outlinewidth": 0},
+        "line": {"width": 1.5, "color": "#888"},
+    }  # fmt: skip
+    data.append(_scatter(levels, lanes, "markers", marker=marker, text=about, cliponaxis=False, **hover))
     x_axis = {"title": {"text": "level"}, "dtick": 1 if figure.horizon <= 30 else 5, "showgrid": False,
               "zeroline": False, "range": [-0.5, figure.horizon - 0.5]}  # fmt: skip
     y_axis = {"visible": False, "range": [-figure.lanes + 0.45, 0.55]}
@@ -147,15 +137,13 @@ def _edge_traces(figure: Map, planned: bool) -> list[Drawn]:
                 xs += [start.level, end.level, None]
                 ys += [-start.lane, -end.lane, None]
         if xs:
-            traces.append({
-                "type": "scatter", "mode": "lines", "x": xs, "y": ys, "hoverinfo": "skip",
-                "showlegend": False, "line": {"width": width, "color": BLUE if planned else GREY},
-            })  # fmt: skip
+            style = {"width": width, "color": BLUE if planned else GREY}
+            traces.append(_scatter(xs, ys, line=style, hoverinfo="skip"))
     return traces
 
 
-def _middle(figure: Map, edge: Any) -> tuple[float, float]:
-    """A point of the edge to hover over; not its middle, where edges cross."""
+def _middle(figure: Map, edge: Edge) -> tuple[float, float]:
+    """A point of the edge to hover over; not the middle, because edges cross there."""
     start, end = figure.nodes[edge.start], figure.nodes[edge.end]
     share = 0.42 if edge.planned else 0.58
     return start.level + share, -(start.lane + share * (end.lane - start.lane))
@@ -169,12 +157,7 @@ def _(figure: Bars) -> Drawn:
          "hovertemplate": "%{x:.1f} s<extra>" + name + "</extra>"}
         for name, values in figure.parts.items()
     ]  # fmt: skip
-    y_axis = {
-        "autorange": "reversed",
-        "automargin": True,
-        "ticklabelposition": "inside",
-        "showticklabels": False,
-    }
+    y_axis = {"autorange": "reversed", "showticklabels": False}
     layout = _layout({"title": {"text": figure.x_label}}, y_axis, 120 + 56 * len(figure.labels))
     layout["legend"]["traceorder"] = "normal"
     layout |= {"barmode": "stack", "bargap": 0.62, "annotations": [
@@ -197,7 +180,7 @@ def _layout(x_axis: Drawn, y_axis: Drawn, height: int) -> Drawn:
 
 
 def _list(values: Any) -> list[float | None]:
-    """Six significant digits are enough for a picture; NaN is null."""
+    """Numbers with six significant digits, enough for a figure; NaN is null."""
     return [None if not np.isfinite(v) else float(f"{v:.6g}") for v in np.asarray(values, float)]
 
 

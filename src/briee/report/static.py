@@ -1,4 +1,4 @@
-"""Figures as files: each as PNG and PDF, by matplotlib."""
+"""Figures as PNG and PDF files, drawn by matplotlib."""
 
 from functools import singledispatch
 from pathlib import Path
@@ -65,11 +65,11 @@ def _(figure: Heats) -> Any:
     edges = _edges(figure.x)
     for axis, panel, name in zip(axes, figure.panels, figure.names, strict=True):
         shown = np.clip(panel, *figure.limits)
-        picture = axis.pcolormesh(edges, np.arange(len(panel) + 1) - 0.5, shown, norm=norm)
+        image = axis.pcolormesh(edges, np.arange(len(panel) + 1) - 0.5, shown, norm=norm)
         axis.invert_yaxis()
         axis.set_ylabel(f"{name}\n{figure.y_label}" if name else figure.y_label, fontsize=8)
         axis.yaxis.get_major_locator().set_params(integer=True)
-        drawing.colorbar(picture, ax=axis, label=figure.colour_label)
+        drawing.colorbar(image, ax=axis, label=figure.colour_label)
     axes[-1].set_xlabel(figure.x_label)
     return drawing
 
@@ -117,7 +117,7 @@ def _(figure: Bars) -> Any:
 
 
 def _edges(centres: np.ndarray) -> np.ndarray:
-    """Borders of cells with these centres."""
+    """The borders of cells with these centres."""
     if len(centres) < 2:
         return np.array([centres[0] - 0.5, centres[0] + 0.5])
     middle = (centres[1:] + centres[:-1]) / 2

@@ -1,0 +1,244 @@
+"""BRIEE, Algorithm 1: collect, learn features, add a bonus for rare ones, plan, repeat.
+
+Symbols: H horizon, D_h and D'_h data of level h (see `buffers`), phi_h features, b_h bonus. An update is a
+pure function of the state: every random number comes from `state.key` and the iteration.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.algorithms.bonus import Bonus, exploration_bonus, upper_bound
+from briee.algorithms.paper.buffers import Buffers, Transitions, empty_buffers, insert
+from briee.algorithms.paper.collection import all_rows, collect_deviations, deviation_steps
+from briee.algorithms.paper.config import BrieeConfig
+from briee.algorithms.paper.decoders import Decoder, Standard, standard_of
+from briee.algorithms.paper.lsvi import QFunction, lsvi
+from briee.algorithms.paper.networks import maker
+from briee.algorithms.paper.replearn import replearn
+from briee.compute import available_cores
+from briee.numerics.keys import stream
+from briee.numerics.trees import at_level
+from briee.protocols import Algorithm, Capabilities, PhaseHook, Policy, PolicyKind, Sampler, no_phases
+from briee.rollout.evaluation import deepest_good_level
+from briee.rollout.policies import GreedyPolicy, MixturePolicy, UniformPolicy
+from briee.rollout.trajectories import StoredRows
+
+
+class BrieeState(eqx.Module):
+    """State between two updates."""
+
+    key: PRNGKeyArray
+    iteration: Int[np.ndarray, ""]
+    episodes: Int[np.ndarray, ""]
+    env_steps: Int[np.ndarray, ""]
+    buffers: Buffers
+    decoder: Decoder
+    optimistic: QFunction
+    greedy: QFunction
+    members: QFunction
+    gaps: Float[Array, " H"]
+    rounds: Int[Array, " H"]
+    explore_return: Float[Array, ""]
+    reached_level: Float[Array, ""]
+
+
+B = TypeVar("B", bound=BrieeState)
+
+
+class BrieeAlgorithm(Algorithm[B]):
+    """Algorithm 1 on the environment behind `sampler`."""
+
+    name = "briee"
+    capabilities = Capabilities(decodes=True, mixture=True, keeps_rows=True)
+    config: BrieeConfig
+
+    def __init__(self, sampler: Sampler, config: BrieeConfig, network: Any = None):
+        """`network` is the Equinox module that the decoder `custom` stands for."""
+        self.sampler = sampler
+        self.config = config
+        features, shape = config.features, sampler.observation_shape
+        self.make_network = maker(features.decoder, shape, features.num_latents, network)
+
+    def update(self, state: B, phase: PhaseHook = no_phases) -> B:
+        """One iteration n of Algorithm 1."""
+        phase("collect")
+        state = self.collect(state)  # Alg. 1, l. 4
+        phase("represent")
+        state = self.learn_features(state)  # Alg. 1, l. 5
+        phase("plan")
+        bonus = self.bonus(state)  # Alg. 1, l. 6
+        return self.plan(state, bonus)  # Alg. 1, l. 7
+
+    def init(self, key: PRNGKeyArray) -> B:
+        """Alg. 1, l. 2: empty buffers, random features, and a policy without preferences."""
+        H, A, shape = self.sampler.horizon, self.sampler.num_actions, self.sampler.observation_shape
+        K, lam = self.config.features.num_latents, self.config.lsvi.lam
+        decoder = self.random_decoders(stream(key, "init"))
+        factor = jnp.broadcast_to(jnp.eye(K) / jnp.sqrt(lam), (H, A, K, K))
+        bonus = Bonus(factor, jnp.float32(self.config.bonus.alpha), upper_bound(self.config.bonus.cap))
+        q = QFunction(decoder, jnp.zeros((H, A, K)), upper_bound(self.config.lsvi.clip))
+        optimistic, M = replace(q, bonus=bonus), self.config.mixture_size
+        zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
+        state = BrieeState(
+            key=key,
+            iteration=zero,
+            episodes=zero,
+            env_steps=zero,
+            buffers=empty_buffers(H, self.config.collect.buffer_size, shape),
+            decoder=decoder,
+            optimistic=optimistic,
+            greedy=q,
+            members=jax.tree.map(lambda x: jnp.stack([x] * M) if M else jnp.zeros((0, *x.shape)), optimistic),
+            gaps=jnp.full(H, jnp.inf),
+            rounds=jnp.zeros(H, jnp.int32),
+            explore_return=missing,
+            reached_level=missing,
+        )
+        return cast(B, state)
+
+    def collect(self, state: B) -> B:
+        """Alg. 1, l. 4: for every level, roll in with the policy, deviate once (D_h) and twice (D'_h)."""
+        if state.iteration == 0:
+            state = self.warm_up(state)
+        H, m = self.sampler.horizon, self.config.collect.episodes_per_level
+        key = stream(state.key, "collect", int(state.iteration))
+        rows, trajectories = collect_deviations(self.sampler, self.policy(state, "optimistic"), key, m)
+        explore_return = trajectories.reward[-m:].sum(axis=1).mean()
+        reached_level = jnp.float32(deepest_good_level(self.sampler, trajectories))
+        del trajectories  # hundreds of megabytes at H = 100, freed before the buffers are copied
+        return replace(
+            state,
+            episodes=state.episodes + H * m,
+            env_steps=state.env_steps + deviation_steps(H, m),
+            buffers=insert(state.buffers, rows),
+            members=self.remember(state),
+            explore_return=explore_return,
+            reached_level=reached_level,
+        )
+
+    def remember(self, state: B) -> QFunction:
+        """Add the policy that collects next to the mixture's members, a uniform sample of all so far."""
+        n, M = int(state.iteration), self.config.mixture_size
+        key = stream(state.key, "mixture", n)
+        slot = n if n < M else int(jax.random.randint(key, (), 0, n + 1))
+        if slot >= M:
+            return state.members
+        return jax.tree.map(lambda kept, new: kept.at[slot].set(new), state.members, state.optimistic)
+
+    def warm_up(self, state: B) -> B:
+        """Appendix E: full episodes of a uniformly random policy before the first update, in batches."""
+        episodes, H = self.config.collect.warmup_episodes, self.sampler.horizon
+        buffers = state.buffers
+        for start in range(0, episodes, 1000):
+            key = stream(state.key, "warm_up", start)
+            batch = min(1000, episodes - start)
+            trajectories = self.sampler.rollout(UniformPolicy(self.sampler.num_actions), key, batch)
+            buffers = insert(buffers, all_rows(trajectories))
+        return replace(
+            state,
+            episodes=state.episodes + episodes,
+            env_steps=state.env_steps + episodes * H,
+            buffers=buffers,
+        )
+
+    def learn_features(self, state: B) -> B:
+        """Alg. 1, l. 5: RepLearn on D_h and D'_h, level by level, several levels in parallel."""
+        H, config = self.sampler.horizon, self.config.replearn
+        key = stream(state.key, "replearn", int(state.iteration))
+        start = state.decoder if config.start == "previous" else self.random_decoders(stream(key, "start"))
+        rivals = self.random_decoders(stream(key, "rival"))
+
+        def learn(h: int):
+            level_key, data = jax.random.fold_in(key, h), at_level(state.buffers.rows, h)
+            decoder, rival, A = at_level(start, h), at_level(rivals, h), self.sampler.num_actions
+            return jax.block_until_ready(_replearn(level_key, data, decoder, rival, config, A))
+
+        with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
+            results = list(pool.map(learn, range(H)))
+        decoder = jax.tree.map(lambda *levels: jnp.stack(levels), *[r.decoder for r in results])
+        gaps = jnp.stack([r.gaps[r.rounds - 1] for r in results])
+        return replace(state, decoder=decoder, gaps=gaps, rounds=jnp.stack([r.rounds for r in results]))
+
+    def bonus(self, state: B) -> Bonus:
+        """Alg. 1, l. 6: the bonus, from the covariance of the features at each level."""
+        config, lam, rows = self.config.bonus, self.config.lsvi.lam, state.buffers.rows
+        psi, counted = _features(state.decoder, rows.observation), rows.counted(config.covariance)
+        A, alpha, cap = self.sampler.num_actions, config.alpha, config.cap
+        return exploration_bonus(psi, rows.action, counted, A, lam, alpha, cap)
+
+    def plan(self, state: B, bonus: Bonus) -> B:
+        """Alg. 1, l. 7: LSVI with the bonus, for exploration, and without it."""
+        rows, A, config = state.buffers.rows, self.sampler.num_actions, self.config.lsvi
+        optimistic = lsvi(rows, state.decoder, config.lam, A, bonus, clip=config.clip)
+        greedy = lsvi(rows, state.decoder, config.lam, A, clip=config.clip)
+        return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
+
+    def policy(self, state: B, kind: PolicyKind = "greedy") -> Policy:
+        """The last plan without bonus, the one with bonus, which collects data, or Theorem 1's mixture."""
+        if kind == "mixture":
+            size = min(int(state.iteration), self.config.mixture_size)
+            if size == 0:
+                raise ValueError("no past policy was kept: train with mixture_size >= 1 for the mixture")
+            return MixturePolicy(GreedyPolicy(state.members), jnp.int32(size))
+        return GreedyPolicy(state.greedy if kind == "greedy" else state.optimistic)
+
+    def decode(self, state: B, level: int, observations: Float[Array, "n ..."]) -> Float[Array, "n K"]:
+        """Soft latent states of observations at one level."""
+        return jax.vmap(at_level(state.decoder, level))(observations)
+
+    def decode_levels(self, state: B, observations: Float[Array, "H n ..."]) -> Float[Array, "H n K"]:
+        """Soft latent states of observations at each level."""
+        return jnp.stack([self.decode(state, h, rows) for h, rows in enumerate(observations)])
+
+    def stored_rows(self, state: B) -> StoredRows:
+        """The replay buffers; `bonus.covariance` says which rows the bonus counts: D_h, or all of them."""
+        rows, config = state.buffers.rows, self.config.bonus
+        action, reward, valid = (np.asarray(leaf) for leaf in (rows.action, rows.reward, rows.valid))
+        return StoredRows(
+            rows.observation, action, reward, rows.next_observation, valid,
+            counted=np.asarray(rows.counted(config.covariance)), rank=state.buffers.ranks(),
+            bonus=(self.config.lsvi.lam, config.alpha, config.cap),
+        )  # fmt: skip
+
+    def metrics(self, state: B) -> dict[str, float]:
+        """Measurements of the last update, for metrics.csv."""
+        return {
+            "explore_return": float(state.explore_return),
+            "reached_level": float(state.reached_level),
+            "replearn_gap": float(state.gaps.max()),
+            "replearn_rounds": float(state.rounds.mean()),
+            "levels_refit": self.sampler.horizon,
+        }
+
+    def random_decoders(self, key: PRNGKeyArray) -> Decoder:
+        """Decoders of all levels with random weights, stacked."""
+        H, features = self.sampler.horizon, self.config.features
+        temperature = jnp.full(H, features.temperature).at[0].set(features.first_temperature)
+        mean = jnp.zeros(self.sampler.observation_shape)
+        standard = Standard(mean, jnp.float32(1)) if features.standardize else None
+        make = lambda key, tau: Decoder(self.make_network(key), tau, standard)  # noqa: E731
+        return jax.vmap(make)(jax.random.split(key, H), temperature)
+
+
+@eqx.filter_jit
+def _replearn(key, data: Transitions, decoder: Decoder, rival: Decoder, config, num_actions: int):
+    """RepLearn on one level, with standardised observations if the decoders have a standard."""
+    if decoder.standard is not None:
+        standard = standard_of(data.observation, data.valid)
+        decoder, rival = replace(decoder, standard=standard), replace(rival, standard=standard)
+        after = standard_of(data.next_observation, data.valid)
+        data = replace(data, next_observation=jax.vmap(after)(data.next_observation))
+    return replearn(key, data, decoder, rival, config, num_actions)
+
+
+@eqx.filter_jit
+def _features(decoder: Decoder, observation: Float[Array, "H n ..."]) -> Float[Array, "H n K"]:
+    """psi_h(s) of observations at each level."""
+    return jax.lax.map(lambda level: jax.vmap(level[0])(level[1]), (decoder, observation))

@@ -1,0 +1,184 @@
+"""Configuration of Algorithms 1 to 4, and the named presets. Imports no JAX.
+
+`paper` follows the text and tables of Appendix E, `released` the code published with the paper. Each
+difference between the two is one field, and each field says where its value comes from.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from briee.configuration import AlgorithmConfig, EvaluationConfig, require, require_choice
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Data collection, line 4 of Algorithm 1."""
+
+    episodes_per_level: int = 50
+    """Episodes for each level between two policy updates: 50 x H in all (Appendix E, "Update frequency")."""
+    warmup_episodes: int = 0
+    """Episodes of a uniform policy before the first update: 10,000 for H = 50, 100 (Table 2), else none."""
+    buffer_size: int = 10_000
+    """Newest transitions kept per level, D and D' together (Appendix E, text; its table says 1e5)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "buffer_size")
+        require(self, ">= 0", "warmup_episodes")
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """Features phi(s, a) = softmax(A_h s / tau) ⊗ e_a, Section 5; or with another network for A_h s."""
+
+    decoder: Literal["linear", "mlp", "cnn", "custom"] = "linear"
+    """Network of the decoders: linear (Section 5), one hidden layer, or a small CNN for images; custom is an
+    Equinox module given in Python."""
+    num_latents: int = 3
+    """K, the number of latent states that the decoder distinguishes (Section 5: 3)."""
+    temperature: float = 1.0
+    """tau at every level but the first (Table 2)."""
+    first_temperature: float = 0.1
+    """tau at level 0, whose latent states are distributed differently (Table 2)."""
+    standardize: bool = False
+    """Standardise a level's observations to mean 0 and an average variance of 1, for decoders and
+    discriminators. Table 2 was tuned on the lock, whose observations have that scale; images do not."""
+
+    def __post_init__(self) -> None:
+        require_choice(self, decoder=("linear", "mlp", "cnn", "custom"))
+        require(self, ">= 1", "num_latents")
+        require(self, "> 0", "temperature", "first_temperature")
+
+
+@dataclass(frozen=True)
+class RepLearnConfig:
+    """RepLearn, Algorithm 2."""
+
+    rounds: int = 30
+    """T, the maximum number of rounds of the adversarial game (Table 2)."""
+    lam: float = 0.01 / 512
+    """Ridge coefficient of the mean squared loss: 0.01 (Table 2) on the sum over a minibatch of 512. On the
+    mean, 0.01 outweighs rare latent states and the features collapse."""
+    ell: float | None = 0.5
+    """Threshold of line 6: stop when no discriminator achieves more than ell / n on n transitions (in Theorem
+    1, ell_n shrinks with n, but no number is given; discriminators lie in [-1, 1]). None: never, as
+    released."""
+    patience: int = 5
+    """Stop after this many consecutive rounds below the threshold, because a single ascent may fail."""
+    start: Literal["previous", "fresh"] = "fresh"
+    """First features of a call: those of the previous update, or random ones. The paper says "arbitrarily";
+    the released code draws them at random."""
+    first_player: Literal["discriminator", "features"] = "discriminator"
+    """The player that moves first. The released code first fits features to an untrained discriminator."""
+    ascent: Literal["joint", "alternating"] = "joint"
+    """Line 5 updates f and the rival features together (paper), or the rival before f (released)."""
+    wait_for_rival: bool = True
+    """Keep f fixed while the rival features are worse than the current ones, which are a possible rival too:
+    the objective of line 5 is never negative. In the released code, f falls until it is constant."""
+    feature_steps: int = 64
+    """Gradient steps of line 7 per round (Table 2)."""
+    discriminator_steps: int = 128
+    """Gradient steps of line 5 per round (Table 2; 64 in the released code)."""
+    feature_batch: int = 512
+    """Minibatch of line 7 (Table 2)."""
+    discriminator_batch: int = 512
+    """Minibatch of line 5 (Table 2)."""
+    feature_learning_rate: float = 1e-2
+    """Step size of line 7 and of the rival features (Table 2)."""
+    discriminator_learning_rate: float = 1e-2
+    """Step size of f in line 5 (Table 2)."""
+    momentum: float = 0.99
+    """Momentum of stochastic gradient descent (Appendix E, text)."""
+    hidden_sizes: tuple[int, ...] = (256,)
+    """Widths of the discriminator's hidden tanh layers: a "two-layer neural network" (Section 5) with a
+    hidden layer of 256 (Table 2). The released code has two hidden layers of 256."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "rounds", "patience", "feature_batch", "discriminator_batch")
+        require(self, ">= 0", "feature_steps", "discriminator_steps", "momentum", "ell")
+        require(self, "> 0", "lam", "feature_learning_rate", "discriminator_learning_rate")
+        require_choice(
+            self,
+            start=("previous", "fresh"),
+            first_player=("discriminator", "features"),
+            ascent=("joint", "alternating"),
+        )
+        if not all(size >= 1 for size in self.hidden_sizes):
+            raise ValueError(f"hidden_sizes must all be >= 1, got {self.hidden_sizes}")
+
+
+@dataclass(frozen=True)
+class BonusConfig:
+    """Exploration bonus, line 6 of Algorithm 1."""
+
+    alpha: float
+    """Bonus coefficient, H / 5 for sparse rewards and H / 50 for dense ones (Tables 2 and 6)."""
+    cap: float | None = 2.0
+    """Maximum of the bonus (line 6). The released code has none."""
+    covariance: Literal["on_policy", "all"] = "on_policy"
+    """Data of Sigma_h: D_h alone (line 6), or D_h and D'_h together (released)."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "alpha", "cap")
+        require_choice(self, covariance=("on_policy", "all"))
+
+
+@dataclass(frozen=True)
+class LSVIConfig:
+    """Least-squares value iteration, Algorithm 3."""
+
+    lam: float = 1.0
+    """Regularisation of Sigma_h in planning and in the bonus (Table 2)."""
+    clip: float | None = None
+    """Maximum of the values. Algorithm 3 does not clip; the released code clips at H."""
+
+    def __post_init__(self) -> None:
+        require(self, "> 0", "lam")
+
+
+@dataclass(frozen=True)
+class BrieeConfig(AlgorithmConfig):
+    """Algorithm 1 and everything it calls."""
+
+    free_fields: ClassVar[tuple[str, ...]] = ("workers",)
+    bonus: BonusConfig
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    features: FeatureConfig = field(default_factory=FeatureConfig)
+    replearn: RepLearnConfig = field(default_factory=RepLearnConfig)
+    lsvi: LSVIConfig = field(default_factory=LSVIConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    mixture_size: int = 0
+    """Number of past policies to keep for the uniform mixture of Theorem 1; if there are more, a uniform
+    sample of them is kept. 0: only the last policy is returned."""
+    workers: int = 0
+    """Levels whose features are learned in parallel; 0 means one per core. Does not change any result."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "mixture_size", "workers")
+
+    @property
+    def warmup_episodes(self) -> int:
+        """Episodes before the first update."""
+        return self.collect.warmup_episodes
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "BrieeConfig":
+        """The text and tables of Appendix E."""
+        return cls(
+            bonus=BonusConfig(alpha=horizon / (50 if dense else 5)),
+            collect=CollectConfig(warmup_episodes=10_000 if horizon >= 50 and not dense else 0),
+        )
+
+    @classmethod
+    def released(cls, horizon: int, dense: bool = False) -> "BrieeConfig":
+        """The released code, where it differs from the paper."""
+        paper = cls.paper(horizon, dense)
+        return cls(
+            bonus=BonusConfig(alpha=paper.bonus.alpha, cap=None, covariance="all"),
+            collect=paper.collect,
+            replearn=RepLearnConfig(
+                ell=None, start="fresh", first_player="features", ascent="alternating",
+                discriminator_steps=64, hidden_sizes=(256, 256), wait_for_rival=False,
+            ),
+            lsvi=LSVIConfig(clip=float(horizon)),
+            evaluation=EvaluationConfig(policy="optimistic"),
+        )  # fmt: skip

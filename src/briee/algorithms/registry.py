@@ -1,0 +1,137 @@
+"""Algorithms and their presets by name. Imports no JAX before a class is loaded.
+
+To add an algorithm, write its class and its configuration in a package of this one and add one entry to
+`ALGORITHMS`.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig, PpoConfig, Sb3Config
+from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
+from briee.algorithms.paper.config import BrieeConfig
+from briee.algorithms.theory.config import TheoryConfig
+from briee.envs.adapters.resolve import has_dense_rewards
+from briee.errors import find
+
+
+class AlgorithmEntry(NamedTuple):
+    """One algorithm: a summary, the path of its class, and its presets.
+
+    A preset is a named constructor of the configuration, called with `horizon` and `dense` (rewards). The
+    first preset is the default.
+    """
+
+    summary: str
+    path: str
+    presets: Mapping[str, Callable[..., Any]]
+
+    def load(self) -> type:
+        """The class."""
+        module, _, name = self.path.partition(":")
+        return getattr(importlib.import_module(f"briee.algorithms.{module}"), name)
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "efficient": AlgorithmEntry(
+        "a sibling of Algorithm 1 for few episodes: stratified data, level fits, discovery",
+        "efficient.algorithm:Efficient",
+        {"default": EfficientConfig.efficient},
+    ),
+    "briee": AlgorithmEntry(
+        "representation learning, bonus and planning, interleaved (Algorithm 1)",
+        "paper.briee:BrieeAlgorithm",
+        {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+    ),
+    "reward-free": AlgorithmEntry(
+        "explore without a reward, plan for any reward later (Algorithm 4)",
+        "paper.reward_free:RewardFree",
+        {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+    ),
+    "theory": AlgorithmEntry(
+        "Algorithm 1 with the parameters of Theorem 1, on finitely many observations",
+        "theory.algorithm:Theory",
+        {"default": TheoryConfig.theory},
+    ),
+    "stationary": AlgorithmEntry(
+        "one representation for all levels, pooled data, a discounted plan",
+        "efficient.stationary:Stationary",
+        {"default": StationaryConfig.efficient},
+    ),
+    "lsvi-ucb": AlgorithmEntry(
+        "LSVI-UCB with the environment's true features",
+        "baselines.lsvi_ucb:LsviUcb",
+        {"paper": LsviUcbConfig.paper},
+    ),
+    "lsvi-ucb-rff": AlgorithmEntry(
+        "LSVI-UCB with random Fourier features",
+        "baselines.lsvi_ucb:LsviUcbRff",
+        {"paper": LsviRffConfig.paper},
+    ),
+    "ppo": AlgorithmEntry("PPO", "baselines.ppo:Ppo", {"paper": PpoConfig.paper}),
+    "ppo-rnd": AlgorithmEntry(
+        "PPO with random network distillation", "baselines.ppo:PpoRnd", {"paper": PpoConfig.paper_rnd}
+    ),
+    **{
+        f"sb3:{name}": AlgorithmEntry(
+            f"{name} of Stable-Baselines3", "baselines.sb3:Sb3", {"paper": partial(Sb3Config.defaults, name)}
+        )
+        for name in ("PPO", "A2C", "DQN")
+    },
+}
+DEFAULT_ALGORITHM = "efficient"
+BASELINES = tuple(name for name, entry in ALGORITHMS.items() if entry.path.startswith("baselines."))
+"""Names of the algorithms that BRIEE is compared with."""
+
+RENAMED = {
+    ("briee", "efficient"): ("efficient", "default"),
+    ("briee", "theory"): ("theory", "default"),
+    ("efficient", "efficient"): ("efficient", "default"),
+    ("theory", "theory"): ("theory", "default"),
+    ("stationary", "efficient"): ("stationary", "default"),
+}
+"""Names of version 0.1, when two algorithms were presets of `briee`, and their names now."""
+
+
+class Choice(NamedTuple):
+    """An algorithm and a preset of it, by name."""
+
+    algorithm: str
+    preset: str
+
+
+def choose(algorithm: str | None, preset: str | None) -> Choice:
+    """The algorithm and preset for names that may be missing or old; raises `ValueError` for unknown names.
+
+    A preset without an algorithm selects the algorithm that has it: `paper` and `released` belong to
+    Algorithm 1; `efficient` and `theory` mean the algorithms of that name.
+    """
+    if algorithm is None:
+        known = preset is None or preset in ALGORITHMS[DEFAULT_ALGORITHM].presets
+        algorithm = DEFAULT_ALGORITHM if known else "briee"
+    entry = find(ALGORITHMS, algorithm, "algorithm")
+    if preset is None:
+        return Choice(algorithm, default_preset(algorithm))
+    if (algorithm, preset) in RENAMED:
+        return Choice(*RENAMED[algorithm, preset])
+    find(entry.presets, preset, f"preset of {algorithm}")
+    return Choice(algorithm, preset)
+
+
+def preset(
+    algorithm: str, name: str, horizon: int, env: Any = "lock", arguments: Mapping[str, Any] | None = None
+) -> Any:
+    """The configuration of a preset, a frozen dataclass; raises `ValueError` for unknown names.
+
+    `env` is the name of an environment, with its `arguments`, or a pure environment.
+    """
+    algorithm, name = choose(algorithm, name)
+    dense = has_dense_rewards(env, arguments or {})
+    return ALGORITHMS[algorithm].presets[name](horizon=horizon, dense=dense)
+
+
+def default_preset(algorithm: str) -> str:
+    """The preset used if none is named: the first."""
+    return next(iter(find(ALGORITHMS, algorithm, "algorithm").presets))

@@ -1,0 +1,77 @@
+"""`briee doctor`: tell in a minute whether an environment looks like one that BRIEE can handle."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from briee.cli.options import parse, sentences, split_options
+from briee.cli.play import load_agent
+from briee.compute import prepare_process
+from briee.errors import RunError, UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class DoctorArgs:
+    """Play random episodes and say in plain words whether the environment suits BRIEE; or, of a run
+    directory, whether its decoders merge latent states.
+
+    Arguments of the environment are given as --env.NAME VALUE, for example --env.noise 0.2, and those of
+    --rich as --rich.NAME VALUE.
+    """
+
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")]
+    """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class; or the
+    directory of a run."""
+    horizon: int | None = None
+    """Steps per episode, H; the environment's own time limit if missing."""
+    rich: Literal["hadamard", "random", "image", "noise"] | None = None
+    """Show Discrete observations through noisy vectors or images, arrays through noise, as `briee train`
+    does."""
+    num_latents: int | None = None
+    """Say, too, whether this many latent states are too few for what random play already shows."""
+    episodes: int | None = None
+    """Random episodes to play; by default 2,000 if they can be compiled, else 1,000."""
+    seed: int = 0
+    """Seed of these episodes."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    argv, arguments = split_options(argv, "--env.")
+    argv, rich_arguments = split_options(argv, "--rich.")
+    args = parse(DoctorArgs, argv, "briee doctor")
+    if args.episodes is not None and args.episodes < 100:
+        raise UsageError(f"episodes must be >= 100 to tell anything, got {args.episodes}")
+    if args.num_latents is not None and args.num_latents < 1:
+        raise UsageError(f"num_latents must be >= 1, got {args.num_latents}")
+    if rich_arguments and args.rich is None:
+        raise UsageError("--rich.NAME needs --rich: hadamard, random, image or noise")
+    run_dir = Path(args.env)
+    of_run = (run_dir / "config.json").is_file()
+    unused = {"--horizon": args.horizon, "--rich": args.rich, "--num-latents": args.num_latents}
+    given = [option for option, value in unused.items() if value is not None]
+    given += [f"--env.{name}" for name in arguments]
+    if of_run and given:
+        raise UsageError(f"{args.env} is a run, whose environment is known: leave out {given[0]}")
+    agent = load_agent(run_dir) if of_run else None
+    prepare_process()
+    from briee.diagnose import doctor
+    from briee.diagnose.merged_states import examine_decoders
+    from briee.envs.adapters.episodic import EnvironmentStepError
+    from briee.rollout.samplers import adapt
+
+    try:
+        with sentences():
+            if agent is not None:
+                findings = examine_decoders(agent.algorithm, agent.state, args.episodes or 4000, args.seed)
+            else:
+                rich = rich_arguments | {"emission": args.rich} if args.rich else None
+                adapted = adapt(args.env, args.horizon, arguments, rich)
+                findings = doctor.examine(adapted, None, args.episodes, args.seed, args.num_latents)
+    except EnvironmentStepError as error:
+        raise RunError(str(error)) from error
+    print("\n".join(doctor.lines(findings)))
+    return 0

@@ -1,0 +1,53 @@
+"""The arguments and words of commands that play episodes with the agent of a run."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from briee.cli.options import Flag, sentences
+from briee.compute import prepare_process
+from briee.configuration import check_seed
+from briee.errors import UsageError
+
+if TYPE_CHECKING:
+    from briee.agent.agent import Agent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlayArgs:
+    """Play episodes with the agent of a run."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+    """Directory of the run."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of these episodes; the environment is the run's."""
+    json: Flag = False
+    """Print JSON."""
+
+    def load(self) -> "Agent":
+        """The agent of the run, after all arguments were checked."""
+        if self.episodes < 1:
+            raise UsageError(f"episodes must be >= 1, got {self.episodes}")
+        with sentences():
+            check_seed(self.seed)
+        return load_agent(self.run_dir)
+
+
+def load_agent(run_dir: Path) -> "Agent":
+    """The agent of a run; whatever prevents it is a `UsageError`."""
+    prepare_process()
+    from briee.agent.loading import load_run
+
+    with sentences():
+        return load_run(run_dir)
+
+
+def returns_in_words(outcome: dict[str, Any]) -> str:
+    """Mean and range of the returns that were played."""
+    mean = f"mean return {outcome['mean']:.4f} ± {outcome['standard_error']:.4f} (standard error)"
+    spread = f"from {outcome['minimum']:.4f} to {outcome['maximum']:.4f}"
+    return f"{mean}, {spread}, over {outcome['episodes']} episodes"

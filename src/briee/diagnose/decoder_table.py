@@ -1,0 +1,80 @@
+"""Decoded states of observations drawn from each true latent state (Appendix E).
+
+Works only for environments that reveal their latent states; nothing here reaches a learner.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from briee.numerics.compilation import quick_jit
+from briee.protocols import Algorithm, S, Sampler
+
+SAMPLES = 50
+"""Observations per latent state and level (Appendix E)."""
+
+
+class DecoderTable(NamedTuple):
+    """Decoded states by true latent state, for H levels, Z latent states and K decoded ones."""
+
+    average: np.ndarray
+    """f64[H, Z, K]: mean decoded state of the observations of a latent state."""
+    frequency: np.ndarray
+    """f64[H, Z, K]: share of these observations whose largest entry is k."""
+    reachable: np.ndarray
+    """bool[H, Z]: latent states that some policy reaches."""
+    group: np.ndarray
+    """int[H, Z]: latent states with equal transitions share a number; a decoder need not separate them."""
+
+
+@quick_jit
+def draw_observations(
+    pure: Any, key: PRNGKeyArray, samples: int = SAMPLES
+) -> Float[Array, "H Z samples ..."]:
+    """`samples` observations of every latent state at every level; `pure` must have `emit`."""
+    shape = (pure.horizon, pure.num_latents, samples)
+    level, latent, _ = (index.reshape(-1) for index in jnp.indices(shape))
+    # One flat map, because nested maps with keys folded inside take six times as long to compile.
+    drawn = jax.vmap(pure.emit)(latent, level, jax.random.split(key, level.size))
+    return drawn.reshape(*shape, *drawn.shape[1:])
+
+
+def decoder_table(
+    algorithm: Algorithm[S], state: S, observations: Float[Array, "H Z samples ..."]
+) -> DecoderTable:
+    """Decode `observations` made by `draw_observations`."""
+    horizon, num_latents, samples = observations.shape[:3]
+    flat = observations.reshape(horizon, num_latents * samples, *observations.shape[3:])
+    decoded = np.asarray(algorithm.decode_levels(state, flat), float)
+    decoded = decoded.reshape(horizon, num_latents, samples, -1)
+    winner = np.eye(decoded.shape[-1])[decoded.argmax(-1)]
+    return DecoderTable(decoded.mean(2), winner.mean(2), *_latent_facts(algorithm.sampler))
+
+
+def decoder_accuracy(table: DecoderTable) -> float:
+    """Mean share of correctly decoded observations, over levels and the reachable latent states of each.
+
+    Each decoded state represents the group of latent states it occurs with most often, so neither the order
+    of the decoded states nor surplus ones count as errors.
+    """
+    shares = []
+    for frequency, reachable, group in zip(table.frequency, table.reachable, table.group, strict=True):
+        groups = np.unique(group[reachable])
+        by_group = np.stack([frequency[reachable & (group == g)].sum(0) for g in groups])
+        shares.append(by_group.max(0).sum() / reachable.sum())
+    return float(np.mean(shares))
+
+
+@lru_cache(maxsize=1)
+def _latent_facts(sampler: Sampler) -> tuple[np.ndarray, np.ndarray]:
+    """Reachable latent states bool[H, Z], and groups int[H, Z] of latent states with equal transitions."""
+    model = sampler.knowledge.latent_model
+    assert model is not None
+    group = np.zeros(model.reward.shape[:2], int)
+    for h, transition in enumerate(model.transition):
+        group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[1]
+    return model.reachable()[: model.horizon], group

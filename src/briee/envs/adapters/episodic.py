@@ -1,0 +1,284 @@
+"""Any Gymnasium environment with discrete actions as episodes of exactly H steps of float32 arrays.
+
+After an early end, the observation is an absorbing one and the reward 0 up to level H; a longer episode is
+cut at H. The learner sees `terminated` after H steps and never before. The environment's own flags are in
+`info` as `original_terminated` and `original_truncated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError, discrete_actions
+from briee.envs.adapters.third_party import environment_name, own_horizon, own_optimum
+
+NUMBERS = (int, float, np.generic)
+
+
+class EnvironmentStepError(RuntimeError):
+    """A user's environment failed in `reset` or `step`; the message names the environment and the step."""
+
+
+def find_horizon(env: gym.Env | gym.vector.VectorEnv, horizon: int | None) -> int:
+    """The given horizon, or the environment's `horizon`, time limit or `max_steps`."""
+    if horizon is None:
+        horizon = own_horizon(env)
+    if horizon is None:
+        name = environment_name(env)
+        raise ValueError(
+            f"horizon is missing: {name} has no time limit, so give --horizon H, or horizon=H in Python"
+        )
+    if horizon < 1:
+        raise ValueError(f"horizon must be >= 1, got {horizon}")
+    return int(horizon)
+
+
+class Episodic(gym.Wrapper, gym.utils.RecordConstructorArgs):
+    """One environment, from `gym.make`, as episodes of H steps of arrays (see the module's docstring).
+
+    Args:
+        env: any environment with a `Discrete` action space.
+        horizon: H; by default the environment's own time limit.
+        keys: the parts of a Dict observation to use; by default all but text.
+        image_scale: divisor of uint8 observations.
+        optimal_return: best expected return, if known.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env,
+        horizon: int | None = None,
+        *,
+        keys: Sequence[str] | str | None = None,
+        image_scale: float = 255.0,
+        optimal_return: float | None = None,
+    ):
+        gym.utils.RecordConstructorArgs.__init__(
+            self, horizon=horizon, keys=keys, image_scale=image_scale, optimal_return=optimal_return
+        )
+        gym.Wrapper.__init__(self, env)
+        self.name = environment_name(env)
+        self.num_actions = discrete_actions(env.action_space, self.name)
+        self.encoder = ObservationEncoder(env.observation_space, keys, image_scale)
+        self.horizon = find_horizon(env, horizon)
+        self.observation_space = self.encoder.space
+        self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
+        self._level, self._over = self.horizon, True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Start an episode; the seed is passed to the environment."""
+        self._level, self._over = 0, False
+        with _blame(self.name, "reset"):
+            observation, info = self.env.reset(seed=seed, options=options)
+            return self.encoder(observation), _mark(info, False, False)
+
+    def step(self, action):
+        """One of H steps; steps after an early end do not reach the environment."""
+        if self._level >= self.horizon:
+            raise gym.error.ResetNeeded(f"the {self.horizon} steps of this episode are over: call reset()")
+        self._level += 1
+        done = self._level == self.horizon
+        if self._over:
+            return self.encoder.absorbing.copy(), 0.0, done, False, _mark({}, False, False)
+        with _blame(self.name, f"step {self._level}"):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            encoded = self.encoder(observation)
+            reward = _finite(float(reward))
+        self._over = bool(terminated or truncated)
+        return encoded, reward, done, False, _mark(info, bool(terminated), bool(truncated))
+
+
+class EpisodicVector(gym.vector.VectorWrapper):
+    """A vector environment, from `gym.make_vec`, as batches of episodes of H steps of arrays.
+
+    Takes the arguments of `Episodic`. All episodes start at `reset` and end together after H steps, then call
+    `reset`; the vector environment's own autoreset in between has no effect.
+    """
+
+    def __init__(
+        self,
+        env: gym.vector.VectorEnv,
+        horizon: int | None = None,
+        *,
+        keys: Sequence[str] | str | None = None,
+        image_scale: float = 255.0,
+        optimal_return: float | None = None,
+    ):
+        super().__init__(env)
+        self.name = environment_name(env)
+        _check_agreement(env, self.name)
+        self.num_actions = discrete_actions(env.single_action_space, self.name)
+        self.encoder = ObservationEncoder(env.single_observation_space, keys, image_scale)
+        self.horizon = find_horizon(env, horizon)
+        self.autoreset = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        if self.autoreset == AutoresetMode.DISABLED:
+            raise ValueError(
+                f"{self.name} has autoreset disabled; supported are AutoresetMode.NEXT_STEP and SAME_STEP"
+            )
+        self.single_observation_space = self.encoder.space
+        self.observation_space = batch_space(self.encoder.space, env.num_envs)
+        self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
+        self._level, self._over = self.horizon, np.ones(env.num_envs, bool)
+        self.info_keys: Sequence[str] | None = None
+        """Keys of the copies' infos that are merged; None for all."""
+        self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
+        self._seen: list[Any] = []
+
+    def reset(self, *, seed=None, options: dict[str, Any] | None = None):
+        """Start all episodes; one seed or a list of seeds is passed to the vector environment."""
+        n = self.num_envs
+        self._level, self._over = 0, np.zeros(n, bool)
+        with _blame(self.name, "reset", self.num_envs) as blame:
+            if self._copies is None:
+                observation, info = self.env.reset(seed=seed, options=options)
+            else:
+                seeds = [seed + i for i in range(n)] if isinstance(seed, int) else seed or [None] * n
+                told = []
+                for index, (env, own) in enumerate(zip(self._copies, seeds, strict=True)):
+                    blame.copy = index
+                    told.append(env.reset(seed=own, options=options))
+                blame.copy = None
+                observation, info = self._stack([o for o, _ in told]), merge_infos([i for _, i in told])
+            return self.encoder(observation, n), _mark(info, *np.zeros((2, n), bool))
+
+    def step(self, actions):
+        """One of H steps of every episode."""
+        if self._level >= self.horizon:
+            raise gym.error.ResetNeeded(f"the {self.horizon} steps of these episodes are over: call reset()")
+        self._level += 1
+        with _blame(self.name, f"step {self._level}", self.num_envs) as blame:
+            advance = self._step_vector if self._copies is None else self._step_copies
+            encoded, reward, terminated, truncated, info = advance(actions, blame)
+            encoded[self._over] = self.encoder.absorbing
+            reward = np.where(self._over, 0.0, _finite(reward)).astype(np.float32)
+        marked = _mark(info, terminated & ~self._over, truncated & ~self._over)
+        if "latent" in marked:
+            marked["latent"] = np.where(self._over, -1, marked["latent"])
+        self._over = self._over | terminated | truncated
+        done = np.full(self.num_envs, self._level == self.horizon)
+        return encoded, reward, done, np.zeros(self.num_envs, bool), marked
+
+    def drop(self, episodes: np.ndarray) -> None:
+        """Absorb these episodes, bool[num_envs], from here on, because the rest of them is not used."""
+        self._over = self._over | episodes
+
+    def _step_vector(self, actions, blame):
+        """Step the vector environment; episodes it has reset keep their last observation."""
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        encoded = self.encoder(observation, self.num_envs)
+        if self.autoreset == AutoresetMode.SAME_STEP:
+            for index in np.flatnonzero((terminated | truncated) & ~self._over):
+                encoded[index] = self.encoder(info["final_obs"][index])
+        return encoded, reward, terminated, truncated, info
+
+    def _step_copies(self, actions, blame):
+        """Step every copy whose episode has not ended.
+
+        Gymnasium's own loop resets ended copies, copies every observation, and does not name a failing copy.
+        """
+        n, over = self.num_envs, self._over.tolist()
+        reward, ended, infos = np.zeros(n), np.zeros((2, n), bool), [{}] * n
+        for index, (env, action) in enumerate(
+            zip(self._copies or (), np.asarray(actions).tolist(), strict=True)
+        ):
+            if over[index]:
+                continue
+            blame.copy = index
+            self._seen[index], reward[index], terminated, truncated, infos[index] = env.step(action)
+            if terminated or truncated:
+                ended[:, index] = terminated, truncated
+        blame.copy = None
+        return self.encoder(self._stack(self._seen), n), reward, *ended, merge_infos(infos, self.info_keys)
+
+    def _stack(self, observations: list[Any]) -> Any:
+        """Stack the copies' observations as in the vector's batched space."""
+        self._seen = list(observations)
+        space = self.env.single_observation_space
+        if not isinstance(space, spaces.Box | spaces.Discrete):
+            return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
+        try:
+            stacked = np.array(observations)
+        except ValueError:  # different shapes
+            stacked = np.empty(0)
+        if stacked.shape != (len(observations), *(space.shape or ())):
+            shapes = [np.shape(observation) for observation in observations]
+            index = next(i for i, shape in enumerate(shapes) if shape != (space.shape or ()))
+            promise = f"but the space {type(space).__name__} promises {space.shape}"
+            raise ValueError(f"observation of copy {index} has shape {shapes[index]}, {promise}")
+        return stacked
+
+
+def _mark(info: dict[str, Any], terminated: Any, truncated: Any) -> dict[str, Any]:
+    return info | {"original_terminated": terminated, "original_truncated": truncated}
+
+
+def episodic(env: gym.Env | gym.vector.VectorEnv, horizon: int | None = None, **kwargs):
+    """`Episodic` for a single environment, `EpisodicVector` for a vector."""
+    wrapper = EpisodicVector if isinstance(env, gym.vector.VectorEnv) else Episodic
+    return cast(Any, wrapper)(env, horizon, **kwargs)
+
+
+class _blame:
+    """Turns any exception of a user's environment into one sentence with its name and the step."""
+
+    copy: int | None = None
+    """Index of the copy that is stepped, if known."""
+
+    def __init__(self, name: str, moment: str, copies: int = 1):
+        self.name, self.moment, self.copies = name, moment, copies
+
+    def __enter__(self) -> _blame:
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        if isinstance(error, Exception) and not isinstance(error, gym.error.ResetNeeded):
+            where = "" if self.copy is None else f" (copy {self.copy} of {self.copies})"
+            what = f"environment {self.name}{where} failed at {self.moment}"
+            message = " ".join(f"{what}: {type(error).__name__}: {error}".split())
+            raise EnvironmentStepError(message) from error
+
+
+def merge_infos(infos: Sequence[dict[str, Any]], only: Sequence[str] | None = None) -> dict[str, Any]:
+    """Merge infos as Gymnasium's vectors do: for each key an array of values, and its mask under `_key`."""
+    merged: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos for key in info) if only is None else only:
+        told = [info[key] for info in infos if key in info]
+        if not told:
+            continue
+        plain = all(isinstance(value, NUMBERS) for value in told)
+        array = np.zeros(len(infos), np.asarray(told).dtype if plain else object)
+        mask = np.array([key in info for info in infos])
+        if plain:
+            array[mask] = told
+        else:
+            for index, value in zip(np.flatnonzero(mask), told, strict=True):
+                array[index] = value
+        merged |= {key: array, f"_{key}": mask}
+    return merged
+
+
+def _finite(reward):
+    if not np.isfinite(reward).all():
+        raise ValueError(f"reward is not finite: {reward}")
+    return reward
+
+
+def _check_agreement(env: gym.vector.VectorEnv, name: str) -> None:
+    """Raise unless all sub-environments of a vector have the same spaces."""
+    if not isinstance(env.unwrapped, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
+        return
+    for attribute in ("observation_space", "action_space"):
+        found = env.unwrapped.get_attr(attribute)
+        for index, space in enumerate(found):
+            if space != found[0]:
+                raise UnsupportedSpaceError(
+                    f"environments 0 and {index} of the vector {name} disagree: "
+                    f"their {attribute.replace('_', ' ')}s are {found[0]} and {space}"
+                )

@@ -1,0 +1,187 @@
+"""Environments of other projects, by name. Imports no JAX.
+
+A name is a Gymnasium id, Gymnasium's `module:id`, or `FILE.py:Class`. Ids of MiniGrid and bsuite are
+registered on demand. Their environments draw a layout, or the meaning of the actions, when they are made;
+here an argument seeds that draw, so that all copies of an environment are equal.
+"""
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+
+from briee.envs.adapters.python_file import load_from_file
+from briee.envs.registry import SHORT_NAMES
+from briee.errors import suggestion
+
+PROJECTS = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "bsuite/": "shimmy"}
+"""The module whose import registers the ids with this prefix."""
+EXTRA = "pip install 'briee[envs]'"
+
+
+def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
+    """One environment by name; any failure becomes a `ValueError` of one sentence."""
+    _import_project(name)
+    is_file = name.partition(":")[0].endswith(".py")
+    if ":" in name and not is_file and os.getcwd() not in sys.path:  # the module may be in this folder
+        sys.path.append(os.getcwd())
+    instance = instance_argument(name)
+    given: dict[str, Any] = ({instance: 0} if instance else {}) | dict(arguments)
+    layout = given.pop("layout_seed", 0) if is_minigrid(name) else None
+    try:
+        # Every observation is checked by the encoder; Gymnasium's checker would warn once for each copy.
+        make = functools.partial(gym.make, name, disable_env_checker=True)
+        env = (load_from_file(name, "class") if is_file else make)(**given)
+    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        hint = "" if is_file else suggestion(name, [*SHORT_NAMES, *gym.registry])
+        raise ValueError(f"unknown environment {name!r}{hint or f': {_line(error)}'}") from error
+    except Exception as error:
+        known = isinstance(error, gym.error.Error | TypeError | ValueError)
+        kind = "" if known else f"{type(error).__name__}: "
+        raise ValueError(f"cannot make {name!r}: {kind}{_line(error)}") from error
+    if not isinstance(env, gym.Env):
+        raise ValueError(f"{name!r} is not a Gymnasium environment but a {type(env).__name__}")
+    return fully_observed(env, layout) if layout is not None else env
+
+
+def is_minigrid(name: str) -> bool:
+    """Whether the id belongs to MiniGrid or BabyAI."""
+    return any(name.startswith(start) for start, project in PROJECTS.items() if project == "minigrid")
+
+
+def instance_argument(name: str) -> str | None:
+    """The argument that seeds the environment itself, not its episodes, if there is one."""
+    if is_minigrid(name):
+        return "layout_seed"
+    if name.startswith("bsuite/"):
+        _import_project(name)
+        from bsuite.bsuite import EXPERIMENT_NAME_TO_ENVIRONMENT as constructors
+
+        constructor = constructors.get(name.removeprefix("bsuite/").rpartition("-v")[0])
+        if constructor is not None and "mapping_seed" in inspect.signature(constructor).parameters:
+            return "mapping_seed"
+    return None
+
+
+def fully_observed(env: gym.Env, layout_seed: int) -> gym.Env:
+    """A MiniGrid as a block MDP: the whole grid as an image, always with the same layout.
+
+    There is one channel per object, colour and state of a cell; the agent's direction is a state.
+    """
+    from minigrid.wrappers import FullyObsWrapper  # pyright: ignore[reportMissingImports]
+
+    return _GridImage(FullyObsWrapper(cast(Any, env)), layout_seed)
+
+
+class _GridImage(gym.ObservationWrapper):
+    """One-hot object, colour and state of each cell, because they are categories and not quantities."""
+
+    def __init__(self, env: gym.Env, layout_seed: int):
+        from minigrid.core import constants  # pyright: ignore[reportMissingImports]
+
+        super().__init__(env)
+        self.layout_seed = layout_seed
+        directions = len(constants.DIR_TO_VEC)  # the agent has the most states; doors have fewer
+        self.codes = [
+            np.eye(n, dtype=np.float32)
+            for n in (len(constants.OBJECT_TO_IDX), len(constants.COLOR_TO_IDX), directions)
+        ]
+        width, height, _ = cast(Any, env.observation_space)["image"].shape
+        self.observation_space = gym.spaces.Box(0, 1, (width, height, sum(map(len, self.codes))), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=self.layout_seed, options=options)
+        return self.observation(observation), info
+
+    def observation(self, observation: Any) -> np.ndarray:
+        image = observation["image"]
+        return np.concatenate([code[image[..., i]] for i, code in enumerate(self.codes)], axis=-1)
+
+
+def environment_name(env: gym.Env | gym.vector.VectorEnv) -> str:
+    """The registered id, or else the class name; for a vector without an id, that of its first copy."""
+    if env.spec is None and isinstance(env.unwrapped, gym.vector.SyncVectorEnv):
+        return environment_name(env.unwrapped.envs[0])
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def own_horizon(env: gym.Env | gym.vector.VectorEnv) -> int | None:
+    """The largest number of steps of an episode, if the environment declares one."""
+    single = env.unwrapped.envs[0] if isinstance(env.unwrapped, gym.vector.SyncVectorEnv) else env
+    base = cast(Any, single.unwrapped)
+    found = (
+        getattr(base, "horizon", None),
+        getattr(single.spec, "max_episode_steps", None),
+        getattr(env.spec, "max_episode_steps", None),
+        getattr(base, "max_steps", None),
+        _deep_sea(base, "_size"),
+    )
+    return next((int(h) for h in found if isinstance(h, int | np.integer)), None)
+
+
+def own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
+    """The best expected return in H steps, if the environment declares it or has a table `P`."""
+    base = _base(env)
+    if getattr(base, "optimal_return", None) is not None:
+        own = getattr(base, "horizon", None)
+        return None if isinstance(own, int) and own > horizon else float(base.optimal_return)
+    if (size := _deep_sea(base, "_size")) is not None:
+        return float(_deep_sea(base, "_optimal_return")) if horizon >= size else 0.0
+    return _table_return(base, horizon, sure=False)
+
+
+def sure_return(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
+    """The largest return that some policy reaches in every episode, if the environment has a table `P`."""
+    return _table_return(_base(env), horizon, sure=True)
+
+
+def _table_return(base: Any, horizon: int, sure: bool) -> float | None:
+    """The best return in H steps: its expectation, or with `sure` the return that is guaranteed."""
+    table, start = getattr(base, "P", None), getattr(base, "initial_state_distrib", None)
+    if not isinstance(table, dict) or start is None:
+        return None
+    value = np.zeros(len(table))
+    for _ in range(horizon):
+
+        def action_value(rows, value=value) -> float:
+            outcomes = [(p, r + (0.0 if over else value[s])) for p, s, r, over in rows]
+            return min(v for p, v in outcomes if p > 0) if sure else sum(p * v for p, v in outcomes)
+
+        value = np.array([max(map(action_value, table[state].values())) for state in sorted(table)])
+    start = np.asarray(start)
+    return float(value[start > 0].min() if sure else start @ value)
+
+
+def _base(env: gym.Env | gym.vector.VectorEnv) -> Any:
+    """The environment inside all wrappers; of a vector, the first copy."""
+    base = env.unwrapped
+    return base.envs[0].unwrapped if isinstance(base, gym.vector.SyncVectorEnv) else base
+
+
+def _deep_sea(base: Any, attribute: str) -> Any:
+    """An attribute of bsuite's deep sea; None for any other environment."""
+    inner = getattr(base, "_env", None)
+    return getattr(inner, attribute, None) if type(inner).__name__ == "DeepSea" else None
+
+
+def _import_project(name: str) -> None:
+    """Import the project that registers this id, if it is a known one."""
+    for start, module in PROJECTS.items():
+        if name.startswith(start):
+            os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+            try:
+                importlib.import_module(module)
+                if module == "shimmy":
+                    importlib.import_module("bsuite")
+            except ImportError:
+                raise ValueError(f"{name} belongs to a project that is not installed: {EXTRA}") from None
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,66 @@
+"""The modules that a run enters: `python -m briee.experiments.route [ARGUMENTS OF briee train]`.
+
+A module is entered when one of its functions is called; what happens while a module is imported does not
+count.
+"""
+
+import contextlib
+import inspect
+import runpy
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+
+import briee
+
+ROOT = Path(briee.__file__).parent
+EXAMPLE = ("lock", "--horizon", "25")
+ENTRY = ("__main__.py", "route.py")
+"""Files whose module code starts the run; that of all others is an import."""
+
+
+def entered(arguments: Sequence[str]) -> list[Path]:
+    """The files of this package that `briee train` enters, relative to it, in order of first entry."""
+    found: dict[Path, None] = {}
+    counted: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        ours = code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(str(ROOT))  # a function
+        if event == "call" and ours and code not in counted and not _in_import(frame):
+            counted.add(code)
+            found[Path(code.co_filename).relative_to(ROOT)] = None
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        sys.argv = ["briee", "train", *arguments, "--run-dir", f"{folder}/run"]
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            runpy.run_module("briee", run_name="__main__")
+        except SystemExit as stop:
+            if stop.code:
+                raise
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    return [path for path in found if path.name not in ENTRY]
+
+
+def _in_import(frame: FrameType | None) -> bool:
+    """Whether a module of the package is being imported."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "<module>" and code.co_filename.startswith(str(ROOT)):
+            return Path(code.co_filename).name not in ENTRY
+        frame = frame.f_back
+    return False
+
+
+if __name__ == "__main__":
+    files = entered(sys.argv[1:] or EXAMPLE)
+    for path in files:
+        print(f"{path.parts[0] if len(path.parts) > 1 else 'top level':12}{path.as_posix()}")
+    print(f"{len(files)} modules")

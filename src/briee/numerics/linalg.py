@@ -1,0 +1,133 @@
+"""Ridge regression and elliptical norms for features phi(s, a) = psi(s) ⊗ e_a.
+
+Such features make every covariance block diagonal, one K x K block per action, so the AK x AK matrix is never
+built. Symbols: n samples, K features psi, A actions, T targets regressed at once.
+
+Nothing here calls LAPACK. XLA runs such a call on its thread pool and waits, which deadlocks if the caller
+holds the last free thread, as happens when several levels are fitted in parallel. The matrices are small and
+positive definite, so elimination without pivots works as well.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+ROW_BY_ROW = 64  # larger matrices are factorised in halves: matrix products beat elimination row by row
+DEPENDENT = 1e-5  # a column with a smaller share outside the span of those before counts as dependent
+
+
+def block_gram(
+    psi: Float[Array, "n K"], action: Int[Array, " n"], weight: Float[Array, " n"], num_actions: int
+) -> Float[Array, "A K K"]:
+    """The blocks of sum_i weight_i phi_i phi_i^T."""
+    return block_moment(psi, action, weight, psi, num_actions)
+
+
+def block_moment(
+    psi: Float[Array, "n K"],
+    action: Int[Array, " n"],
+    weight: Float[Array, " n"],
+    target: Float[Array, "n T"],
+    num_actions: int,
+) -> Float[Array, "A K T"]:
+    """The blocks of sum_i weight_i phi_i target_i."""
+    selected = jax.nn.one_hot(action, num_actions, dtype=psi.dtype) * weight[:, None]
+    return jnp.einsum("na,nk,nt->akt", selected, psi, target)
+
+
+def ridge(
+    gram: Float[Array, "*B K K"], moment: Float[Array, "*B K T"], lam: float | Float[Array, ""]
+) -> Float[Array, "*B K T"]:
+    """w = (gram + lam I)^-1 moment for each block, by Gauss-Jordan elimination."""
+    K = gram.shape[-1]
+
+    def eliminate(k, table):
+        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
+        pivot = pivot / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1)
+        table = table - jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1) * pivot
+        return jax.lax.dynamic_update_slice_in_dim(table, pivot, k, axis=-2)
+
+    table = jnp.concatenate([gram + lam * jnp.eye(K, dtype=gram.dtype), moment], axis=-1)
+    return jax.lax.fori_loop(0, K, eliminate, table)[..., K:]
+
+
+def predict(
+    weights: Float[Array, "A K T"], psi: Float[Array, "n K"], action: Int[Array, " n"]
+) -> Float[Array, "n T"]:
+    """phi(s_i, a_i)^T w for every sample and target."""
+    return jnp.einsum("nk,nkt->nt", psi, weights[action])
+
+
+def factorise(matrix: Float[Array, "*B K K"]) -> tuple[Float[Array, "*B K K"], Float[Array, "*B K K"]]:
+    """L and L^-1 with matrix = L L^T, for each block."""
+    K = matrix.shape[-1]
+    if K > ROW_BY_ROW:
+        (L, inverse), below, rest = first_half(matrix)
+        L_rest, inverse_rest = factorise(rest)
+        corner = jnp.zeros_like(jnp.swapaxes(below, -2, -1))
+        inverse_below = -inverse_rest @ below @ inverse
+        lower = jnp.block([[L, corner], [below, L_rest]])
+        return lower, jnp.block([[inverse, corner], [inverse_below, inverse_rest]])
+    identity = jnp.broadcast_to(jnp.eye(K, dtype=matrix.dtype), matrix.shape)
+    upper, lower = jnp.split(forward_eliminate(jnp.concatenate([matrix, identity], axis=-1)), 2, axis=-1)
+    scale = jax.lax.rsqrt(jnp.diagonal(upper, axis1=-2, axis2=-1))[..., None]
+    return jnp.swapaxes(scale * upper, -2, -1), scale * lower
+
+
+def log_determinant(matrix: Float[Array, "*B K K"]) -> Float[Array, "*B"]:
+    """log det of each block."""
+    if matrix.shape[-1] > ROW_BY_ROW:
+        (L, _), _, rest = first_half(matrix)
+        return 2 * jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)).sum(-1) + log_determinant(rest)
+    return jnp.log(jnp.diagonal(forward_eliminate(matrix), axis1=-2, axis2=-1)).sum(-1)
+
+
+def first_half(matrix: Float[Array, "*B K K"]) -> tuple[tuple[Array, Array], Array, Array]:
+    """The factors of the upper left quarter, the quarter of L below, and the rest to be factorised."""
+    half = matrix.shape[-1] // 2
+    L, inverse = factorise(matrix[..., :half, :half])
+    below = matrix[..., half:, :half] @ jnp.swapaxes(inverse, -2, -1)
+    return (L, inverse), below, matrix[..., half:, half:] - below @ jnp.swapaxes(below, -2, -1)
+
+
+def forward_eliminate(table: Float[Array, "*B K M"]) -> Float[Array, "*B K M"]:
+    """Subtract multiples of each row from those below until the first K columns are upper triangular."""
+    rows = jnp.arange(table.shape[-2])[:, None]
+
+    def eliminate(k, table):
+        pivot = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-2)
+        column = jax.lax.dynamic_slice_in_dim(table, k, 1, axis=-1)
+        factor = jnp.where(rows > k, column / jax.lax.dynamic_slice_in_dim(pivot, k, 1, axis=-1), 0)
+        return table - factor * pivot
+
+    return jax.lax.fori_loop(0, table.shape[-2], eliminate, table)
+
+
+def orthonormal(columns: Float[Array, "D k"]) -> Float[Array, "D k"]:
+    """Gram-Schmidt, twice per column against rounding errors; dependent columns become zero."""
+
+    def one(j, basis):
+        column = basis[:, j]
+        size, before = jnp.linalg.norm(column), jnp.where(jnp.arange(basis.shape[1]) < j, basis, 0.0)
+        for _ in range(2):
+            column = column - before @ (before.T @ column)
+        rest = jnp.linalg.norm(column)
+        return basis.at[:, j].set(jnp.where(rest > DEPENDENT * size, column / (rest + 1e-30), 0.0))
+
+    return jax.lax.fori_loop(0, columns.shape[1], one, columns)
+
+
+def top_subspace(matrix: Float[Array, "D D"], count: int, steps: int = 30) -> Float[Array, "D count"]:
+    """A basis of (nearly) the top `count` eigenvectors of a semi-definite matrix, by orthogonal iteration."""
+    start = jax.random.normal(jax.random.key(0), (matrix.shape[0], count), matrix.dtype)
+    return jax.lax.fori_loop(0, steps, lambda _, basis: orthonormal(matrix @ basis), start)
+
+
+def inverse_factor(gram: Float[Array, "A K K"], lam: float | Float[Array, ""]) -> Float[Array, "A K K"]:
+    """M = L^-1 with (gram + lam I) = L L^T, so that ||phi||_{Sigma^-1} = ||M phi||."""
+    return factorise(gram + lam * jnp.eye(gram.shape[-1], dtype=gram.dtype))[1]
+
+
+def elliptical_norm(factor: Float[Array, "A K K"], psi: Float[Array, "n K"]) -> Float[Array, "n A"]:
+    """||phi(s_i, a)||_{Sigma^-1} for every sample and every action; factor from `inverse_factor`."""
+    return jnp.linalg.norm(jnp.einsum("akl,nl->nak", factor, psi), axis=-1)

@@ -1,0 +1,159 @@
+"""The host sampler, for environments that are not pure functions.
+
+It steps a Gymnasium vector environment, queries the policy once per level for a batch of actions, and returns
+the same `Trajectories` as the compiled sampler. A rollout depends only on policy and key, because every batch
+of episodes starts from a reset with seeds drawn from the key.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from briee.envs.adapters.episodic import EpisodicVector, episodic
+from briee.envs.gym_shells import PureVectorEnv
+from briee.envs.knowledge import knowledge_of
+from briee.protocols import Environment, Knowledge, Policy
+from briee.rollout.policies import choose_action
+from briee.rollout.scan import episode_keys
+from briee.rollout.trajectories import Trajectories
+
+
+class HostSampler:
+    """Episodes of any Gymnasium environment, stepped on the host.
+
+    Args:
+        env: a vector environment or a single one. It is wrapped by `EpisodicVector`, unless it is one already
+            or a pure environment of this package.
+        horizon: H; needed if the environment declares none.
+        optimal_return: best expected return, if known.
+        **kwargs: further arguments of `EpisodicVector`, such as `keys`.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env | gym.vector.VectorEnv,
+        horizon: int | None = None,
+        *,
+        optimal_return: float | None = None,
+        **kwargs,
+    ):
+        vector = gym.vector.SyncVectorEnv([lambda: env]) if isinstance(env, gym.Env) else env
+        self.env: Any = vector
+        self.pure: Environment | None = None
+        self.knowledge = Knowledge()
+        if isinstance(vector, PureVectorEnv) and horizon in (None, vector.pure.horizon):
+            self.pure = vector.pure
+            self.knowledge = knowledge_of(vector.pure)
+            self.horizon = int(vector.pure.horizon)
+        else:
+            if not isinstance(vector, EpisodicVector):
+                self.env = episodic(vector, horizon, **kwargs)
+                self.env.info_keys = ("latent",)
+            self.horizon = int(self.env.horizon)
+        self.num_actions = int(self.env.single_action_space.n)
+        self.observation_shape: tuple[int, ...] = self.env.single_observation_space.shape
+        self.encoder = self.env.encoder if isinstance(self.env, EpisodicVector) else None
+        known: float | None = self.env.optimal_return
+        self.optimal_return = known if optimal_return is None else optimal_return
+
+    def rollout(
+        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+    ) -> Trajectories:
+        """See `Sampler.rollout`; a batch stops early once all its deviations have passed."""
+        H, n = self.horizon, self.env.num_envs
+        env_keys, policy_keys, seeds = (np.asarray(x) for x in _keys(key, episodes))
+        deviates = np.asarray(np.full(episodes, H) if deviation is None else deviation, np.int32)
+        data = SimpleNamespace(
+            observation=np.zeros((episodes, H + 1, *self.observation_shape), np.float32),
+            action=np.zeros((episodes, H), np.int32),
+            reward=np.zeros((episodes, H), np.float32),
+            latent=np.full((episodes, H + 1), -1, np.int32),
+        )
+        act = _actor(policy, self.num_actions)
+        for first in range(0, episodes, n):
+            # In a short last batch, the surplus environments repeat an episode, which is dropped.
+            rows = np.minimum(np.arange(first, first + n), episodes - 1)
+            kept = slice(first, min(first + n, episodes))
+            end = np.where(np.arange(n) < kept.stop - first, np.minimum(deviates[rows] + 2, H), 0)
+            start = self._reset(env_keys[rows], seeds[rows])
+            asked = rows[: self._asked(kept.stop - first)]
+            own = None if deviation is None else deviates[asked]
+            choose = functools.partial(act, key_data=policy_keys[asked], deviation=own)
+            self._batch(data, kept, start, choose, end)
+        return Trajectories(**{name: jnp.asarray(value) for name, value in vars(data).items()})
+
+    def _batch(self, data: SimpleNamespace, rows: slice, start, choose, end: np.ndarray) -> None:
+        """Run a batch of episodes after their reset up to `end`, and store them in these rows of `data`."""
+        (observation, info), kept = start, rows.stop - rows.start
+        drop = self.env.drop if isinstance(self.env, EpisodicVector) else lambda episodes: None
+        action = np.zeros(len(end), np.int32)
+        data.observation[rows, 0], data.latent[rows, 0] = observation[:kept], _latent(info, kept)
+        for level in range(end.max()):
+            drop(end <= level)
+            chosen = choose(np.int32(level), observation[: self._asked(kept)])
+            action[: len(chosen)] = chosen
+            observation, reward, _, _, info = self.env.step(action)
+            data.action[rows, level] = action[:kept]
+            data.reward[rows, level] = reward[:kept]
+            data.observation[rows, level + 1] = observation[:kept]
+            data.latent[rows, level + 1] = _latent(info, kept)
+
+    def _asked(self, kept: int) -> int:
+        """Batch size of policy queries: a power of two, so that few batch sizes are compiled."""
+        return min(1 << (kept - 1).bit_length(), self.env.num_envs)
+
+    def _reset(self, keys, seeds: np.ndarray):
+        base = self.env.unwrapped
+        if isinstance(base, PureVectorEnv):
+            return self.env.reset(options={"keys": jax.random.wrap_key_data(keys)})
+        if isinstance(base, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
+            return self.env.reset(seed=[int(seed) for seed in seeds])
+        return self.env.reset(seed=int(seeds[0]))  # other vector environments take one seed
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+@eqx.filter_jit
+def _keys(key, episodes: int):
+    """Per episode: environment and policy key data, equal to the compiled sampler's, and a seed."""
+    env_keys, policy_keys = episode_keys(key, jnp.arange(episodes))
+    seeds = jax.vmap(lambda k: jax.random.bits(k) >> 1)(env_keys)
+    return jax.random.key_data(env_keys), jax.random.key_data(policy_keys), seeds
+
+
+def _actor(policy, num_actions: int):
+    """(level, observation, key_data, deviation) -> actions, for a batch; flattens the policy once."""
+    leaves, treedef = jax.tree.flatten(policy)
+    is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+    arrays = [jnp.asarray(leaf) for leaf, yes in zip(leaves, is_array, strict=True) if yes]
+    others = tuple(None if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True))
+    return functools.partial(_actions, (treedef, is_array, others), num_actions, arrays)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _actions(static, num_actions: int, arrays, level, observation, key_data, deviation):
+    treedef, is_array, others = static
+    given = iter(arrays)
+    leaves = [next(given) if yes else leaf for leaf, yes in zip(others, is_array, strict=True)]
+    policy, keys = jax.tree.unflatten(treedef, leaves), jax.random.wrap_key_data(key_data)
+    choose = jax.vmap(choose_action, (None, None, None, 0, 0, None if deviation is None else 0))
+    return choose(policy, num_actions, level, observation, keys, deviation)
+
+
+def _latent(info: dict[str, Any], kept: int) -> np.ndarray:
+    """Latent states from the environments' infos, -1 if unknown."""
+    if "latent" not in info:
+        return np.full(kept, -1, np.int32)
+    told = info.get("_latent", np.ones(len(info["latent"]), bool))
+    return np.where(told, info["latent"], -1)[:kept].astype(np.int32)

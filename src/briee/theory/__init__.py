@@ -1,1 +1,0 @@
-"""The paper's theory as running code: finite classes, exact oracles, the model-based view, the lemmas."""

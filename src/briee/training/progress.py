@@ -1,0 +1,180 @@
+"""Progress of a run: live in a terminal, plain lines elsewhere, then a short summary. Imports no JAX."""
+
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from briee.training.spec import RunSpec, run_title
+
+if TYPE_CHECKING:
+    from briee.protocols import State
+
+PHASES = {
+    "compile": "compiling",
+    "collect": "collecting episodes",
+    "represent": "learning features",
+    "plan": "planning",
+    "evaluate": "evaluating",
+    "save": "writing a checkpoint",
+    "draw": "drawing the decoders",
+}
+
+
+class Display:
+    """A display of a run that shows nothing; a context manager. Other displays inherit from it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def start(self, spec: RunSpec, state: "State") -> None:
+        """The run starts, or continues, from `state`."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins; `PHASES` lists the names."""
+
+    def iteration(self, row: dict[str, Any]) -> None:
+        """An iteration is complete; `row` holds its metrics."""
+
+    def end(self, summary: dict[str, Any], run_dir: Path) -> None:
+        """The run stops, for whatever reason."""
+
+
+class PlainDisplay(Display):
+    """One line per iteration, but at most one a second, and the summary."""
+
+    def __init__(self, stream: IO[str] | None = None, seconds_between: float = 1.0):
+        self.stream, self.seconds_between = stream or sys.stdout, seconds_between
+        self.horizon, self._last = 0, -float("inf")
+        self._skipped: dict[str, Any] | None = None
+
+    def start(self, spec: RunSpec, state: "State") -> None:
+        self.horizon = spec.horizon
+        self._print(headline(spec) + (f", from iteration {state.iteration}" if int(state.iteration) else ""))
+
+    def iteration(self, row: dict[str, Any]) -> None:
+        self._skipped = row
+        if time.monotonic() - self._last >= self.seconds_between:
+            self._flush()
+
+    def end(self, summary: dict[str, Any], run_dir: Path) -> None:
+        self._flush()
+        for line in summary_lines(summary, run_dir):
+            self._print(line)
+
+    def _flush(self) -> None:
+        if self._skipped is not None:
+            self._print("  ".join(f"{name} {value}" for name, value in cells(self._skipped, self.horizon)))
+            self._skipped, self._last = None, time.monotonic()
+
+    def _print(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+
+class LiveDisplay(Display):
+    """A panel that is redrawn in place; leaving the context restores the terminal."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console()
+        self.doing, self.phase_began, self.began = "starting", time.monotonic(), time.monotonic()
+        self.spec: RunSpec | None = None
+        self.row: dict[str, Any] | None = None
+        self.episodes = 0
+        self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.live.stop()
+
+    def start(self, spec: RunSpec, state: "State") -> None:
+        self.spec, self.episodes = spec, int(state.episodes)
+
+    def phase(self, name: str) -> None:
+        self.doing, self.phase_began = PHASES.get(name, name), time.monotonic()
+
+    def iteration(self, row: dict[str, Any]) -> None:
+        self.row, self.episodes = row, row["episodes"]
+
+    def end(self, summary: dict[str, Any], run_dir: Path) -> None:
+        self.doing = ""
+        self.live.stop()
+        for line in summary_lines(summary, run_dir):
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+    def render(self) -> Group:
+        """The panel as it is now."""
+        if self.spec is None:
+            return Group(Text(f"{self.doing} ..."))
+        bar = Table.grid(padding=(0, 1))
+        budget = self.spec.episodes
+        share = ProgressBar(total=max(budget, 1), completed=min(self.episodes, budget), width=40)
+        bar.add_row("episodes", share, f"{self.episodes:,} of at most {budget:,}")
+        now = time.monotonic()
+        parts = [f"{name} {value}" for name, value in cells(self.row, self.spec.horizon)] if self.row else []
+        doing = f"{clock(now - self.began)}  {self.doing} ({now - self.phase_began:.0f} s)"
+        row, activity = Text("  ".join(parts)), Text(doing if self.doing else "", style="dim")
+        return Group(Text(headline(self.spec), style="bold"), bar, row, activity)
+
+
+def make_display() -> PlainDisplay | LiveDisplay:
+    """The live display if standard output is a terminal, else plain lines."""
+    console = Console()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
+def headline(spec: RunSpec) -> str:
+    """One line about the run."""
+    title = run_title(spec.algorithm, spec.preset, spec.env)
+    return f"{title}, horizon {spec.horizon}, seed {spec.seed}"
+
+
+def cells(row: dict[str, Any], horizon: int) -> list[tuple[str, str]]:
+    """The main numbers of an iteration, as (name, text)."""
+    shown = [("iteration", f"{row['iteration']}"), ("episodes", f"{row['episodes']:,}")]
+    if row.get("reached_level") is not None:
+        shown.append(("level", f"{row['reached_level']:.0f}/{horizon}"))
+    for name, column in (("return", "eval_return"), ("exploring", "explore_return")):
+        if row.get(column) is not None:
+            shown.append((name, f"{row[column]:.3f}"))
+    if row.get("decoder_accuracy") is not None:
+        shown.append(("decoded", f"{row['decoder_accuracy']:.0%}"))
+    seconds = sum(value for name, value in row.items() if name.startswith("seconds_"))
+    return [*shown, ("took", f"{seconds:.1f} s")]
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours if there are any."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def summary_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
+    """The outcome in three lines."""
+    if summary["finished"] and summary.get("algorithm") == "reward-free":
+        outcome = f"explored for {summary['episodes']:,} episodes"
+    elif summary["solved"] and summary["episodes_to_solve"] < summary["episodes"]:
+        outcome = f"{summary['episodes']:,} episodes, solved after {summary['episodes_to_solve']:,}"
+    elif summary["solved"]:
+        outcome = f"solved after {summary['episodes_to_solve']:,} episodes"
+    elif summary["finished"]:
+        outcome = f"not solved within {summary['episodes']:,} episodes"
+    else:
+        outcome = f"stopped after {summary['episodes']:,} episodes"
+    optimal, final = summary["optimal_return"], summary["final_return"]
+    value = "no evaluation yet" if final is None else f"last return {final:.3f}"
+    best = "" if optimal is None else f", optimal {optimal:.3f}"
+    seconds = summary["seconds"]
+    spent = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("collect", "represent", "plan", "evaluate"))
+    return [f"{outcome}; {value}{best}", f"{seconds['total']:.1f} s ({spent})", f"files: {run_dir}"]

@@ -1,0 +1,132 @@
+"""LSVI against value iteration on the empirical model; the bonus against its closed form."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.algorithms.bonus import upper_bound
+from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.config import BonusConfig
+from briee.algorithms.paper.lsvi import QFunction, lsvi
+from briee.rollout.policies import GreedyPolicy
+from line_six import bonus_of
+
+H, Z, A, N = 3, 3, 2, 200
+
+
+class OneHot(eqx.Module):
+    """The observation is the latent state itself, as a one-hot vector."""
+
+    scale: jax.Array
+
+    def __call__(self, observation):
+        return self.scale * observation
+
+
+DECODER = OneHot(jnp.ones(H))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """A random tabular problem: data by level, and its empirical model."""
+    rng = np.random.default_rng(0)
+    P = rng.dirichlet(np.ones(Z) * 0.5, size=(H, Z, A))
+    R = rng.uniform(size=(H, Z, A))
+    z = rng.integers(Z, size=(H, N))
+    a = rng.integers(A, size=(H, N))
+    level = np.arange(H)[:, None]
+    z_next = (rng.uniform(size=(H, N, 1)) > P[level, z, a].cumsum(-1)).sum(-1)
+    reward = R[level, z, a] + rng.normal(0, 0.1, size=(H, N))
+    on_policy = rng.uniform(size=(H, N)) < 0.5
+    valid = rng.uniform(size=(H, N)) < 0.9
+    data = Transitions(
+        observation=jnp.eye(Z)[z],
+        action=jnp.asarray(a, jnp.int32),
+        reward=jnp.asarray(reward, jnp.float32),
+        next_observation=jnp.eye(Z)[z_next],
+        on_policy=jnp.asarray(on_policy),
+        valid=jnp.asarray(valid),
+    )
+    return data, z, a, z_next, reward, on_policy, valid
+
+
+def value_iteration(problem, lam, bonus=None):
+    """Q [H, Z, A] of the empirical model whose counts are damped by lam, as ridge regression damps them."""
+    _, z, a, z_next, reward, _, valid = problem
+    Q, V = np.zeros((H, Z, A)), np.zeros(Z)
+    for h in reversed(range(H)):
+        for state in range(Z):
+            for action in range(A):
+                cell = valid[h] & (z[h] == state) & (a[h] == action)
+                total = (reward[h][cell] + V[z_next[h][cell]]).sum()
+                Q[h, state, action] = total / (cell.sum() + lam)
+        if bonus is not None:
+            Q[h] += bonus[h]
+        V = Q[h].max(axis=1)
+    return Q
+
+
+def counts(problem, keep):
+    _, z, a, *_ = problem
+    N_h = np.zeros((H, Z, A))
+    np.add.at(N_h, (np.nonzero(keep)[0], z[keep], a[keep]), 1)
+    return N_h
+
+
+def table(q: QFunction) -> np.ndarray:
+    return np.array([[q(jnp.int32(h), jnp.eye(Z)[state]) for state in range(Z)] for h in range(H)])
+
+
+def test_lsvi_without_bonus_is_value_iteration_on_the_empirical_model(problem):
+    for lam in (1e-3, 1.0):
+        q = lsvi(problem[0], DECODER, lam, A)
+        np.testing.assert_allclose(table(q), value_iteration(problem, lam), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("covariance", ["on_policy", "all"])
+@pytest.mark.parametrize("cap", [None, 0.3])
+def test_the_bonus_is_alpha_over_root_count(problem, covariance, cap):
+    alpha, lam = 1.5, 1.0
+    bonus = bonus_of(problem[0], DECODER, BonusConfig(alpha, cap, covariance), lam, A)
+    keep = problem[6] & (problem[5] | (covariance == "all"))
+    expected = np.minimum(alpha / np.sqrt(counts(problem, keep) + lam), np.inf if cap is None else cap)
+    values = np.array([[bonus(jnp.int32(h), jnp.eye(Z)[z]) for z in range(Z)] for h in range(H)])
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
+
+
+def test_lsvi_with_bonus_is_value_iteration_with_bonus_and_optimistic(problem):
+    lam = 1.0
+    bonus = bonus_of(problem[0], DECODER, BonusConfig(1.0), lam, A)
+    values = np.array([[bonus(jnp.int32(h), jnp.eye(Z)[z]) for z in range(Z)] for h in range(H)])
+    q = table(lsvi(problem[0], DECODER, lam, A, bonus=bonus))
+    np.testing.assert_allclose(q, value_iteration(problem, lam, values), rtol=2e-4, atol=2e-4)
+    assert (q >= table(lsvi(problem[0], DECODER, lam, A)) - 1e-5).all()
+
+
+def test_a_known_reward_replaces_the_sampled_one(problem):
+    R = np.random.default_rng(1).uniform(size=(H, Z, A)).astype(np.float32)
+
+    def reward(level, observation):
+        return jnp.asarray(R)[level].T @ observation
+
+    q = table(lsvi(problem[0], DECODER, 1e-3, A, reward=reward))
+    silent = (*problem[:4], np.zeros_like(problem[4]), *problem[5:])
+    np.testing.assert_allclose(q, value_iteration(silent, 1e-3, bonus=R), rtol=2e-3, atol=2e-3)
+
+
+def test_values_are_clipped(problem):
+    q = lsvi(problem[0], DECODER, 1.0, A, clip=0.5)
+    assert table(q).max() <= 0.5
+    assert table(lsvi(problem[0], DECODER, 1.0, A)).max() > 0.5
+
+
+def test_greedy_policy_takes_the_best_action_and_breaks_ties_at_random():
+    weights = jnp.zeros((1, 3, 2)).at[0, 2, 0].set(1.0)
+    policy = GreedyPolicy(QFunction(OneHot(jnp.ones(1)), weights, upper_bound(None)))
+    keys = jax.random.split(jax.random.key(0), 300)
+    best = jax.vmap(lambda k: policy(0, jnp.array([1.0, 0.0]), k))(keys)
+    tied = jax.vmap(lambda k: policy(0, jnp.array([0.0, 1.0]), k))(keys)
+    assert (np.asarray(best) == 2).all()
+    assert np.bincount(np.asarray(tied), minlength=3).min() > 60

@@ -1,0 +1,189 @@
+"""Exact oracles: quadratics on boxes, the discriminator classes against their definitions, RepLearn."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from briee.algorithms.theory.block import mixture, random_class, uniform_policy
+from briee.algorithms.theory.boxqp import maximise
+from briee.algorithms.theory.discriminators import (
+    appendix_c,
+    first_class,
+    partitions,
+    second_class,
+    section_4,
+)
+from briee.algorithms.theory.exploration import draw
+from briee.algorithms.theory.oracle import explained, loss, replearn, ridge_weights
+from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+
+H, Z, A = 3, 2, 2
+
+
+def symmetric(rng, *shape):
+    matrix = rng.normal(size=shape)
+    return matrix + np.swapaxes(matrix, -1, -2)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_maximum_over_a_box_is_above_a_fine_grid_and_attained(n):
+    rng = np.random.default_rng(n)
+    B = 40
+    matrix, slope = (
+        symmetric(rng, B, n, n) - rng.uniform(0, 3, size=(B, 1, 1)) * np.eye(n),
+        rng.normal(size=(B, n)),
+    )
+    low = -rng.uniform(0.5, 1.5, size=(B, n))
+    high = low + rng.uniform(0.5, 2.0, size=(B, n))
+    x, top = maximise(matrix, slope, low, high)
+    assert ((x >= low) & (x <= high)).all()
+    np.testing.assert_allclose(
+        np.einsum("bi,bij,bj->b", x, matrix, x) + 2 * (slope * x).sum(1), top, atol=1e-12
+    )
+    grid = np.array(list(product(np.linspace(0, 1, 41), repeat=n)))
+    points = low[:, None] + grid * (high - low)[:, None]
+    values = np.einsum("bvi,bij,bvj->bv", points, matrix, points) + 2 * np.einsum("bi,bvi->bv", slope, points)
+    assert (top >= values.max(axis=1) - 1e-12).all()
+    assert (top <= values.max(axis=1) + 0.2).all(), "and not far above it"
+    at_corner = ((x == low) | (x == high)).all(axis=1)
+    assert 0 < at_corner.sum() < B, "some maxima are at corners, some are not"
+
+
+def test_vertices_alone_would_miss_interior_maxima():
+    x, top = maximise(-np.eye(2)[None], np.array([[0.3, -0.2]]), -np.ones((1, 2)), np.ones((1, 2)))
+    np.testing.assert_allclose(x[0], [0.3, -0.2])
+    assert top[0] == pytest.approx(0.13)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Decoders of a level, rewards there, and a data set of the level before."""
+    rng = np.random.default_rng(5)
+    mdp = random_block_mdp(rng, H, Z, A, emissions=3)
+    classes = random_class(rng, mdp, 4)
+    rho, _, _ = mixture(mdp, uniform_policy(mdp))
+    counts = draw(rng, 2000, rho[0][..., None] * mdp.transition[0])
+    return mdp, classes, counts
+
+
+def direct_member(rng, decoders, reward, c, H=H):
+    """Some f of F2, by its definition."""
+    labels = decoders[rng.integers(len(decoders))]
+    w = rng.uniform(0, c, size=(Z, A)) * rng.integers(0, 2, size=(Z, A))
+    w_prime = rng.uniform(-1, 1, size=(Z, A))
+    return np.max((reward + np.minimum(w[labels], 2.0)) / (2 * H + 1) + w_prime[labels], axis=1)
+
+
+def test_the_second_class_is_enclosed_by_its_pieces(problem):
+    """No member, by the definition, beats the certified bound; and what was found is a member."""
+    mdp, classes, _ = problem
+    rng, decoders, reward, c = np.random.default_rng(0), classes[1], mdp.reward[1], 5.0
+    inner, outer = second_class(decoders, Z, reward, H, c)
+    members = np.array([direct_member(rng, decoders, reward, c) for _ in range(2000)])
+    for _ in range(5):
+        form = symmetric(rng, 6, 6)
+        found, f, _ = inner.maximise(form[None])
+        bound, _, _ = outer.maximise(form[None])
+        best = np.einsum("ms,st,mt->m", members, form, members).max()
+        assert best <= bound + 1e-9
+        assert found <= bound + 1e-9
+        assert bound - found < 0.1 * bound
+        assert is_second_class(f, decoders, reward, c)
+    assert all(is_second_class(inner.sample(rng), decoders, reward, c) for _ in range(200))
+    assert not is_second_class(np.array([3.0, 0, 0, 0, 0, 0]), decoders, reward, c)
+
+
+def is_second_class(f, decoders, reward, c) -> bool:
+    """f = max_a (r + v[psi, a]) for some v within bounds: the largest v below f is the only candidate."""
+    r, low, high = reward / (2 * H + 1), -1.0, 1.0 + min(c, 2.0) / (2 * H + 1)
+    for labels in decoders:
+        v = np.full((Z, A), high)
+        for z in range(Z):
+            if (labels == z).any():
+                v[z] = np.minimum((f[:, None] - r)[labels == z].min(axis=0), high)
+        if (v >= low - 1e-9).all() and np.allclose((r + v[labels]).max(axis=1), f, atol=1e-9):
+            return True
+    return False
+
+
+def test_the_first_class_by_its_definition(problem):
+    _, classes, _ = problem
+    rng, decoders = np.random.default_rng(1), classes[1]
+    pieces, form = first_class(decoders, Z), symmetric(rng, 6, 6)
+    top, f, _ = pieces.maximise(form[None])
+    assert f @ form @ f == pytest.approx(top)
+    for _ in range(500):
+        i, j = rng.integers(len(decoders), size=2)
+        theta, theta_prime = rng.choice([-1.0, 1.0], size=(2, Z, A))
+        f = (theta[decoders[i]] - theta_prime[decoders[j]]).mean(axis=1)
+        assert f @ form @ f <= top + 1e-9
+    assert pieces.bound() == 2.0
+
+
+def test_the_class_of_appendix_c_by_its_definition(problem):
+    mdp, classes, _ = problem
+    rng, decoders, c = np.random.default_rng(2), classes[1][:3], 4.0
+    form = symmetric(rng, 6, 6)
+    top = appendix_c(decoders, Z, A, H, c).maximise(form[None])[2]
+    wider = appendix_c(decoders, Z, A, H, c, printed=True).maximise(form[None])[2]
+    s = np.arange(6)
+    for _ in range(500):
+        psi, psi_prime, one, two = decoders[rng.integers(3, size=4)]
+        pi, pi_prime = rng.integers(A, size=(2, Z))
+        theta, w_prime = rng.choice([-1.0, 1.0], size=(2, Z, A))
+        w = rng.choice([0.0, c], size=(Z, A))
+        a, a_prime = pi[one[s]], pi_prime[two[s]]
+        numerator = theta[psi_prime, a_prime] + np.minimum(w[psi, a], 2.0)
+        f = numerator / (2 * H + 1) + w_prime[psi, a]
+        assert f @ form @ f <= top + 1e-9
+        w, theta, w_prime = c * rng.choice([-1.0, 1.0], size=(3, Z, A))
+        f = (theta[psi_prime, a_prime] + np.minimum(w[psi, a], 2.0)) / (2 * H + 1) + w_prime[psi, a]
+        assert f @ form @ f <= wider + 1e-9
+    assert wider > top
+    assert len(partitions(mdp.truth[1][None], Z, A)) == 1, "one decoder: the finest partition is its own"
+
+
+def test_printed_bounds_break_the_claim_that_discriminators_are_at_most_2(problem):
+    mdp, classes, _ = problem
+    assert section_4(classes[1], Z, mdp.reward[1], H, c=100.0).bound() <= 2.0
+    assert section_4(classes[1], Z, mdp.reward[1], H, c=100.0, signed=True).bound() > 10.0
+
+
+def test_the_quadratic_form_is_the_ridge_loss(problem):
+    _, classes, counts = problem
+    rng, lam = np.random.default_rng(3), 2.5
+    s, a, t = np.nonzero(counts)
+    weight = counts[s, a, t]
+    for labels in classes[0]:
+        f = rng.normal(size=6)
+        phi = np.zeros((len(s), Z * A))
+        phi[np.arange(len(s)), labels[s] * A + a] = 1.0
+        w = np.linalg.solve((phi.T * weight) @ phi + lam * np.eye(Z * A), (phi.T * weight) @ f[t])
+        direct = (weight @ (phi @ w - f[t]) ** 2 + lam * w @ w) / weight.sum()
+        assert loss(counts, labels, Z, lam, f) == pytest.approx(direct)
+        np.testing.assert_allclose(ridge_weights(counts, labels, Z, lam, f).ravel(), w)
+        assert explained(counts, labels, Z, lam).shape == (6, 6)
+
+
+def test_replearn_finds_the_truth_and_nothing_beats_what_it_returns(problem):
+    """With ell small it ends at a decoder that no rival and no discriminator improves by more than ell."""
+    mdp, classes, counts = problem
+    F = section_4(classes[1], Z, mdp.reward[1], H, c=5.0)
+    for start in range(3):
+        result = replearn(counts, classes[0], Z, F, lam=3.0, rounds=20, ell=0.01, start=start)
+        np.testing.assert_array_equal(classes[0][result.index], mdp.truth[0])
+        assert result.gaps[0] > 0.01 >= result.gaps[-1]
+        rng = np.random.default_rng(start)
+        for f in (F.sample(rng) for _ in range(300)):
+            losses = [loss(counts, labels, Z, 3.0, f) for labels in classes[0]]
+            assert losses[result.index] - min(losses) <= result.certified + 1e-12
+    patient = replearn(counts, classes[0], Z, F, lam=3.0, rounds=20, ell=10.0)
+    assert (patient.index, patient.rounds) == (0, 1), "a large threshold accepts the first decoder"
+
+
+def test_the_lock_is_a_lock():
+    mdp = lock_block_mdp(np.random.default_rng(0), horizon=4, num_actions=3)
+    assert mdp.optimal_return == 1.0
+    np.testing.assert_allclose(mdp.transition.sum(axis=-1), 1.0)
+    assert mdp.initial.sum() == pytest.approx(1.0)

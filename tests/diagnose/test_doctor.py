@@ -1,0 +1,107 @@
+"""The doctor: what it says is true of environments whose structure is known."""
+
+import re
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.diagnose.doctor import enough_latents, examine, level_facts, lines
+from briee.diagnose.merged_states import examine_decoders
+from briee.envs.lock import CombinationLock
+from briee.protocols import Algorithm, Capabilities
+from briee.rollout.policies import UniformPolicy
+from briee.rollout.scan import ScanSampler
+
+
+def block_data(num_latents: int, episodes: int = 2000, noise: float = 0.1):
+    """One step of a block MDP with two actions: action 0 keeps the latent state, action 1 draws another."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, num_latents, episodes)
+    action = rng.integers(0, 2, (episodes, 1))
+    second = np.where(action[:, 0] == 0, first, rng.integers(0, num_latents, episodes))
+    rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    emit = np.stack([np.eye(8)[first], np.eye(8)[second]], axis=1) @ rotation
+    return emit + noise * rng.normal(size=emit.shape), action
+
+
+@pytest.mark.parametrize("num_latents", [2, 3, 5])
+def test_latent_states_are_counted_by_what_follows_them(num_latents):
+    facts = level_facts(*block_data(num_latents), 0, 2, seed=0)
+    assert facts.rank + 1 == num_latents
+    assert 0.3 < facts.explained < 0.6  # all of the variance after one action of two, but for the noise
+
+
+@pytest.mark.parametrize(("num_latents", "enough"), [(2, False), (4, False), (5, True), (8, True)])
+def test_too_few_latent_states_are_diagnosed_and_too_many_are_not(num_latents, enough):
+    facts = level_facts(*block_data(5), 0, 2, seed=0)
+    (finding,) = enough_latents([facts], num_latents)
+    assert (finding.mark == "ok") == enough
+    assert ("too small" in finding.text) == (not enough)
+
+
+def test_one_latent_state_and_no_variation_explain_nothing():
+    observations, action = block_data(1)
+    assert level_facts(observations, action, 0, 2, seed=0).explained < 0.02
+    assert level_facts(np.zeros_like(observations), action, 0, 2, seed=0).rank == 0
+
+
+def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
+    lock = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3)
+    said = "\n".join(lines(examine(lock, episodes=600)))
+    assert "lock: 3 actions, observations of shape (8,), episodes of 2 steps" in said
+    assert "what follows tells about 2 latent states apart" in said
+    assert "the optimal return is 1" in said
+    assert "continuous" not in said
+    pole = "\n".join(lines(examine(gym.make_vec("CartPole-v1", num_envs=16), 8, episodes=200)))
+    assert "looks like continuous dynamics" in pole
+
+
+def test_finitely_many_observations_are_counted_and_are_not_continuous():
+    lake = gym.make("FrozenLake-v1", is_slippery=False)
+    said = "\n".join(lines(examine(lake, 4, episodes=200)))
+    seen = re.search(r"random play saw at most (\d+) different observations at a level", said)
+    assert seen is not None
+    assert 7 <= int(seen[1]) <= 11  # cells within three steps, and the mark of an episode that is over
+    assert "continuous" not in said
+
+
+def test_what_cannot_be_used_is_refused():
+    with pytest.raises(ValueError, match="Pendulum-v1 has continuous actions"):
+        examine(gym.make("Pendulum-v1"))
+
+
+class Seeing(Algorithm[Any]):
+    """Decoders of a lock that know its latent states, but for some that they merge."""
+
+    name = "seeing"
+    capabilities = Capabilities(decodes=True)
+
+    def __init__(self, names):
+        self.sampler = ScanSampler(CombinationLock(horizon=3, num_actions=4, instance_seed=1))
+        self.names = jnp.asarray(names)
+
+    def policy(self, state, kind):
+        return UniformPolicy(4)
+
+    def decode(self, state, level, observations):
+        lock: Any = self.sampler.pure
+        seen = jax.vmap(lambda s: lock.ground_truth_features(level, s))(observations)
+        return seen @ jax.nn.one_hot(self.names, int(self.names.max()) + 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ([0, 1, 2], r"\+ decoded state .* num_latents=3 is enough where the run has been"),
+        ([0, 1, 5], r"\+ .* num_latents=6 is enough"),
+        ([0, 0, 1], r"! num_latents=2 is too small, .* at level 1 .* merges latent states"),
+        ([0, 0, 2], r"\xb7 at level 0 .* it uses 1 of num_latents=3, so it needs more data or training"),
+    ],
+)
+def test_merged_latent_states_of_a_run_are_noticed(names, sentence):
+    (said,) = lines(examine_decoders(Seeing(names), None))
+    assert re.match(sentence, said), said

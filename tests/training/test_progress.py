@@ -1,0 +1,85 @@
+"""Displays of a run: live in a terminal, plain lines elsewhere."""
+
+import io
+from pathlib import Path
+
+import jax
+import pytest
+from rich.console import Console
+
+from briee.training.progress import LiveDisplay, PlainDisplay, clock, make_display, summary_lines
+from briee.training.session import run
+from toy_run import make_toy
+
+ROW = {
+    "iteration": 3, "episodes": 1500, "env_steps": 9000, "eval_return": 0.25, "explore_return": None,
+    "reached_level": 4, "decoder_accuracy": 0.931, "seconds_collect": 1.0, "seconds_plan": 0.5,
+}  # fmt: skip
+
+
+def test_plain_lines_come_at_most_once_a_second_and_end_with_the_summary(tmp_path):
+    stream = io.StringIO()
+    algorithm, spec = make_toy(solves_at=3)
+    run(algorithm, spec, tmp_path / "run", display=PlainDisplay(stream, seconds_between=3600))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "toy on toy-env, horizon 3, seed 1"
+    assert lines[1].startswith("iteration 1  episodes 10  return ")
+    assert lines[2].startswith("iteration 7  episodes 70  return 1.000")
+    assert lines[3] == "solved after 70 episodes; last return 1.000, optimal 1.000"
+    assert lines[-1] == f"files: {tmp_path / 'run'}"
+    assert len(lines) == 6
+
+
+def test_the_live_panel_shows_episodes_level_return_time_and_activity():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    algorithm, spec = make_toy(episodes=3000)
+    with LiveDisplay(console) as display:
+        display.start(spec, algorithm.init(jax.random.key(0)))
+        display.iteration(ROW)
+        display.phase("compile")
+        assert display.doing == "compiling"
+        display.phase("represent")
+        with console.capture() as capture:
+            console.print(display.render())
+    shown = capture.get()
+    for part in (
+        "1,500 of at most 3,000",
+        "level 4/3",
+        "return 0.250",
+        "decoded 93%",
+        "learning features",
+        "0:00",
+    ):
+        assert part in shown
+    assert "exploring" not in shown
+
+
+def test_output_that_is_no_terminal_gets_plain_lines():
+    assert isinstance(make_display(), PlainDisplay)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (
+            {"solved": True, "finished": True, "episodes": 1200},
+            "solved after 1,200 episodes; last return 0.500",
+        ),
+        ({"solved": True, "finished": True}, "5,000 episodes, solved after 1,200; last return 0.500"),
+        (
+            {"solved": False, "finished": True, "algorithm": "reward-free"},
+            "explored for 5,000 episodes; last return 0.500",
+        ),
+        ({"solved": False, "finished": True}, "not solved within 5,000 episodes; last return 0.500"),
+        ({"solved": False, "finished": False}, "stopped after 5,000 episodes; last return 0.500"),
+    ],
+)
+def test_the_summary_says_how_it_ended(outcome, sentence):
+    seconds = dict.fromkeys(("collect", "represent", "plan", "evaluate", "total"), 1.0)
+    numbers = {"episodes": 5000, "episodes_to_solve": 1200, "final_return": 0.5, "optimal_return": None}
+    summary = {"algorithm": "briee", "seconds": seconds} | numbers | outcome
+    assert summary_lines(summary, Path("x"))[0] == sentence
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (5, 65, 3665)] == ["0:05", "1:05", "1:01:05"]
