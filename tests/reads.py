@@ -67,17 +67,6 @@ def references(place: Place) -> list[Place]:
     return places
 
 
-def keys_written(module: str, name: str, attribute: str) -> set[str]:
-    """Keys of the dictionaries in a method of a class, and in those of its bases that it calls."""
-    found = method(module, name, attribute)
-    nodes = list(ast.walk(found[1])) if found else []
-    keys = [key for node in nodes if isinstance(node, ast.Dict) for key in node.keys]
-    own = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
-    calls_base = any(isinstance(node, ast.Name) and node.id == "super" for node in nodes)
-    above = [keys_written(*base, attribute) for base in bases(module, name)] if calls_base else []
-    return own.union(*above)
-
-
 @functools.cache
 def load(module: str) -> Module:
     """A module of this package; empty for all others."""
