@@ -10,6 +10,11 @@ def is_pure(env: Any) -> bool:
     return all(hasattr(env, name) for name in ("initial", "transition", "observation", "horizon"))
 
 
+def is_dense(pure: Environment) -> bool:
+    """Whether an environment says that it rewards every good step."""
+    return bool(getattr(pure, "dense", False))
+
+
 def knowledge_of(pure: Environment) -> Knowledge:
     """Collect the optional members of a pure environment."""
     latent_model = getattr(pure, "latent_model", None)
@@ -17,6 +22,6 @@ def knowledge_of(pure: Environment) -> Knowledge:
         latent_model=None if latent_model is None else latent_model(),
         features=hasattr(pure, "ground_truth_features"),
         soft=getattr(pure, "temperature", None) is not None,
-        dense=bool(getattr(pure, "dense", False)),
+        dense=is_dense(pure),
         exact=getattr(pure, "block", None),
     )

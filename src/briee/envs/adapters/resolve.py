@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def has_dense_rewards(env: "str | Environment", arguments: Mapping[str, Any]) -> bool:
     """Whether an environment is known to reward every good step; False for those of other projects."""
     if not isinstance(env, str):
-        from briee.envs.knowledge import knowledge_of
+        from briee.envs.knowledge import is_dense
 
-        return knowledge_of(env).dense
+        return is_dense(env)
     entry, step_reward = registered(env), arguments.get("step_reward")
     if entry is None:
         return False
