@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.compute import prepare_process
-from briee.training.manifest import make_manifest
+from briee.training.directory import make_manifest
 
 HORIZON, ROUNDS = 30, 10
 

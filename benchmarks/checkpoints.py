@@ -23,10 +23,10 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from briee.algorithms import registry as algorithms  # noqa: E402
-from briee.numerics.finite import finite_names  # noqa: E402
 from briee.protocols import S  # noqa: E402
 from briee.training import checkpoint  # noqa: E402
-from briee.training.manifest import make_manifest  # noqa: E402
+from briee.training.checkpoint import finite_names  # noqa: E402
+from briee.training.directory import make_manifest  # noqa: E402
 from briee.training.progress import Display  # noqa: E402
 from briee.training.session import load_moment, run  # noqa: E402
 from briee.training.spec import RunSpec, build  # noqa: E402

@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from briee.training.manifest import make_manifest
-from briee.training.metrics_csv import write_table
+from briee.training.directory import make_manifest, write_table
 
 PAPER = (1, 12, 123, 1234, 12345)
 OTHERS = tuple(range(31, 41))

@@ -14,7 +14,7 @@ from typing import Any
 from briee.experiments.finished import summaries
 from briee.experiments.runner import trained
 from briee.experiments.setting import SEEDS
-from briee.training.metrics_csv import write_table
+from briee.training.directory import write_table
 
 RUNS = {
     "frozen-lake": "FrozenLake-v1 --rich hadamard --horizon 12 --env.is_slippery False --num-latents 16",

@@ -23,7 +23,7 @@ from briee.algorithms.paper.config import BrieeConfig  # noqa: E402
 from briee.numerics.trees import at_level  # noqa: E402
 from briee.rollout.policies import UniformPolicy  # noqa: E402
 from briee.rollout.samplers import make_sampler  # noqa: E402
-from briee.training.metrics_csv import write_table  # noqa: E402
+from briee.training.directory import write_table  # noqa: E402
 
 LEVEL, HORIZON, EPISODES = 4, 10, 6000
 

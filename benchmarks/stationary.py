@@ -12,7 +12,7 @@ from pathlib import Path
 from briee.experiments.finished import summaries
 from briee.experiments.runner import trained
 from briee.experiments.setting import SEEDS
-from briee.training.metrics_csv import write_table
+from briee.training.directory import write_table
 
 LEARNERS = {"stationary": "--algo stationary", "per level": "--algo efficient"}
 COMMON = "FrozenLake-v1 --rich hadamard --env.is_slippery False --num-latents 17 --episodes 3000"

@@ -14,8 +14,7 @@ from test_cli import TINY, refusal
 from briee.cli.main import main
 from briee.cli.watch import look, sparkline
 from briee.training import session as runs
-from briee.training.files import locked
-from briee.training.metrics_csv import read_metrics
+from briee.training.directory import locked, read_metrics
 from briee.training.tensorboard import TensorBoard
 from toy_run import make_toy
 

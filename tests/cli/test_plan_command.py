@@ -15,7 +15,7 @@ from briee.agent.reward_plan import NotRewardFreeError
 from briee.cli.main import main
 from briee.envs.lock import CombinationLock
 from briee.errors import RunError
-from briee.training.files import read_json
+from briee.training.directory import read_json
 from briee.training.loop import policy_of_kind
 from briee.training.spec import load_spec
 from toy_run import make_toy

@@ -10,7 +10,7 @@ from briee.experiments.ablation import FIGURE as ABLATION
 from briee.experiments.fig1b import REFERENCES
 from briee.experiments.runner import collect, find_figure
 from briee.experiments.setting import SEEDS
-from briee.training.metrics_csv import Table, read_table, write_table
+from briee.training.directory import Table, read_table, write_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 

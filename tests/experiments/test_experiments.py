@@ -17,7 +17,7 @@ from briee.experiments.finished import Finished, is_done
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting
-from briee.training.metrics_csv import read_table
+from briee.training.directory import read_table
 
 RESULTS = Path(__file__).parents[2] / "results"
 

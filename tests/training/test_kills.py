@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from briee.training.metrics_csv import read_table
+from briee.training.directory import read_table
 
 ITERATIONS = 40
 EPISODES = 10  # of an iteration

@@ -25,12 +25,9 @@ from briee.protocols import no_phases
 from briee.training import loop
 from briee.training import session as runs
 from briee.training.checkpoint import CheckpointError, Folder
-from briee.training.directory import claimed
-from briee.training.files import is_locked, locked
-from briee.training.listing import list_runs
+from briee.training.directory import MetricsFile, is_locked, list_runs, locked, read_metrics, read_table
 from briee.training.loop import DivergedError, reaches_optimum
-from briee.training.metrics_csv import MetricsFile, read_metrics, read_table
-from briee.training.session import RunInterrupted, load_moment, run
+from briee.training.session import RunInterrupted, claimed, load_moment, run
 from briee.training.spec import RunSpec
 from toy_run import Toy, ToySampler, make_toy
 

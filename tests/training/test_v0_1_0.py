@@ -8,7 +8,7 @@ import pytest
 
 import briee
 from briee.cli.main import main
-from briee.training.metrics_csv import read_table
+from briee.training.directory import read_table
 
 FILES = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
 

@@ -27,13 +27,12 @@ from briee.agent.reward_plan import RewardPlan, plan
 from briee.algorithms.registry import ALGORITHMS, Choice, choose
 from briee.algorithms.registry import preset as make_preset
 from briee.configuration import AlgorithmConfig, check_seed, with_value
-from briee.numerics.finite import finite_names, nonfinite
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PolicyKind, State
 from briee.rollout.evaluation import Evaluation, evaluate
 from briee.rollout.samplers import adapt
 from briee.training import loop
-from briee.training.checkpoint import CheckpointError
+from briee.training.checkpoint import CheckpointError, finite_names, nonfinite
 from briee.training.checkpoint import load as load_checkpoint
 from briee.training.checkpoint import save as save_checkpoint
 from briee.training.progress import make_display, summary_lines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from briee.cli.options import parse
 from briee.compute import prepare_process
-from briee.training.files import os_errors
+from briee.training.directory import os_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
     args = parse(BenchArgs, argv, "briee bench")
     prepare_process()
     from briee.diagnose.speed import measure
-    from briee.training.manifest import make_manifest
+    from briee.training.directory import make_manifest
 
     figures = measure(lambda name: print(f"measuring {name} ...", file=sys.stderr, flush=True))
     for name, value in figures.items():

@@ -16,7 +16,7 @@ from briee.compute import prepare_process
 from briee.configuration import AlgorithmConfig, check_seed, with_value
 from briee.envs.registry import registered
 from briee.errors import RunError, UsageError
-from briee.training.files import read_json
+from briee.training.directory import read_json
 from briee.training.spec import RunSpec
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from rich.text import Text
 
 from briee.cli.options import Flag, parse
 from briee.errors import UsageError
-from briee.training.files import read_json
-from briee.training.listing import Listed, list_runs
-from briee.training.metrics_csv import read_metrics
+from briee.training.directory import Listed, list_runs, read_json, read_metrics
 from briee.training.progress import cells, clock, summary_lines
 from briee.training.spec import run_title
 

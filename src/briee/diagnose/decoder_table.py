@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from briee.numerics.compilation import quick_jit
+from briee.compute import quick_jit
 from briee.protocols import Algorithm, S, Sampler
 
 SAMPLES = 50

@@ -5,7 +5,7 @@ from typing import Any
 
 from briee.configuration import flatten
 from briee.experiments.setting import Setting
-from briee.training.files import read_json
+from briee.training.directory import read_json
 from briee.training.spec import Wanted
 
 

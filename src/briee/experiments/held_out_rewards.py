@@ -28,7 +28,7 @@ from briee.experiments.theory_report import write_rounded
 from briee.numerics.keys import stream
 from briee.protocols import Policy, PolicyKind
 from briee.rollout.scan import ScanSampler
-from briee.training.manifest import close_manifest, make_manifest
+from briee.training.directory import close_manifest, make_manifest
 
 SAMPLES = 200
 """Observations of a latent state from which a policy's action probabilities are estimated."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from briee.training.metrics_csv import Table
+from briee.training.directory import Table
 
 COLOURS = [f"C{i}" for i in range(10) if i != 7]
 """Matplotlib's colours but grey, which published numbers have."""

@@ -23,8 +23,7 @@ from briee.errors import RunError
 from briee.experiments import FIGURES
 from briee.experiments.finished import Finished, is_done
 from briee.experiments.setting import Experiment, Setting, select
-from briee.training.files import read_json
-from briee.training.metrics_csv import read_table, write_table
+from briee.training.directory import read_json, read_table, write_table
 from briee.training.progress import clock
 
 

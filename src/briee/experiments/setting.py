@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from briee.algorithms.registry import preset
 from briee.configuration import changed
 from briee.errors import RunError
-from briee.training.metrics_csv import Table
+from briee.training.directory import Table
 from briee.training.spec import RunSpec
 
 SEEDS = (1, 12, 123, 1234, 12345)

@@ -18,8 +18,7 @@ from briee.algorithms.theory.block import mixture, random_class, uniform_policy,
 from briee.algorithms.theory.exploration import ExactSetting, explore, mixture_regret, plan_after
 from briee.algorithms.theory.presets import TheoryPreset
 from briee.envs.exact_tables import BlockMDP, lock_block_mdp, random_block_mdp
-from briee.training.manifest import close_manifest, make_manifest
-from briee.training.metrics_csv import read_table, write_table
+from briee.training.directory import close_manifest, make_manifest, read_table, write_table
 
 Rows = list[dict[str, Any]]
 Columns = dict[str, np.ndarray]

@@ -11,9 +11,7 @@ from briee.configuration import flatten
 from briee.diagnose.decoder_table import DecoderTable
 from briee.diagnose.latent_map import LatentMap, level_history, map_latents, stored_visits
 from briee.errors import RunError
-from briee.training.files import read_json
-from briee.training.listing import list_runs
-from briee.training.metrics_csv import read_metrics
+from briee.training.directory import list_runs, read_json, read_metrics
 from briee.training.spec import run_title
 
 TIMES = ("collect", "represent", "plan", "evaluate")

@@ -17,7 +17,7 @@ from briee.report import static
 from briee.report.contents import Found, RunContents, read_runs
 from briee.report.figures import Figure, run_figures, shared_figures
 from briee.report.interactive import draw
-from briee.training.files import os_errors, write_atomically
+from briee.training.directory import os_errors, write_atomically
 
 LEARNING = ("return", "level", "accuracy")
 """Figures that come first; the other figures about all runs describe the computation."""

@@ -14,10 +14,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from briee.compute import available_cores
+from briee.compute import available_cores, quick_jit
 from briee.envs.episode import episode_start, episode_step
 from briee.envs.knowledge import knowledge_of
-from briee.numerics.compilation import quick_jit
 from briee.protocols import Environment, Policy
 from briee.rollout.policies import choose_action
 from briee.rollout.trajectories import Trajectories

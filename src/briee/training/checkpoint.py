@@ -3,7 +3,8 @@
 A checkpoint is an uncompressed `.npz`: one `.npy` member per leaf, named by its path in the pytree, and the
 member `checkpoint.json` with the format version, the shape, type and SHA-256 of each leaf, and a small JSON
 object of the caller's. Reading needs a template with the expected structure. A file that differs from it is
-refused before any array is allocated. Nothing is unpickled or unpacked to disk.
+refused before any array is allocated. Nothing is unpickled or unpacked to disk. The search for NaN and
+infinity is here too, because it names the leaves in the same way.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import json
 import zipfile
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
@@ -21,14 +23,14 @@ import numpy as np
 
 import briee
 from briee.errors import RunError
-from briee.numerics.finite import _CHUNK, _is_key, _named_leaves, nonfinite
-from briee.training.files import replacing
+from briee.training.directory import replacing
 
 FORMAT = 1
 KIND = "briee checkpoint"
 STRUCTURE = "checkpoint.json"
 _STRUCTURE_LIMIT = 16 * 2**20
 _HEADER_LIMIT = 4096
+_CHUNK = 4 * 2**20  # numbers, or bytes of a file, handled at a time
 
 T = TypeVar("T")
 
@@ -261,3 +263,54 @@ def _read_into(member: IO[bytes], target: memoryview, name: str) -> str:
     if member.read(1):
         raise CheckpointError(f"{name} has surplus bytes")
     return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The position of a NaN or an infinity."""
+
+    name: str
+    index: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def nonfinite(
+    state: Any, names: Collection[str] | None = None, largest: int | None = None
+) -> NonFinite | None:
+    """The first NaN or infinity, if any, in the leaves among `names` with up to `largest` numbers."""
+    for name, leaf in _named_leaves(state).items():
+        asked = (names is None or name in names) and (largest is None or leaf.size <= largest)
+        if asked and not _is_finite(leaf):
+            index = np.argwhere(~np.isfinite(np.asarray(leaf)))[0]
+            return NonFinite(name, tuple(map(int, index)), tuple(leaf.shape))
+    return None
+
+
+def finite_names(state: Any) -> frozenset[str]:
+    """Names of the leaves without NaN or infinity."""
+    return frozenset(name for name, leaf in _named_leaves(state).items() if _is_finite(leaf))
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Whether no number is NaN or infinite."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return True
+    numbers = np.asarray(leaf).reshape(-1)  # in place, NumPy is several times faster than XLA
+    return all(np.isfinite(numbers[i : i + _CHUNK]).all() for i in range(0, len(numbers), _CHUNK))
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _named_leaves(state: Any) -> dict[str, Any]:
+    """Leaves by dotted path, in the pytree's order."""
+    named = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "leaf"
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+            raise TypeError(f"a checkpoint holds arrays only, but {name} is a {type(leaf).__name__}")
+        if name in named:
+            raise ValueError(f"two leaves are both named {name}")
+        named[name] = leaf
+    return named

@@ -1,4 +1,4 @@
-"""The run directory: its files and its lock. Imports no JAX.
+"""The run directory: its files, their formats, its lock, and a listing of such directories. Imports no JAX.
 
 config.json     every value of the run; enough to build it again
 manifest.json   versions, machine, command and times
@@ -7,65 +7,316 @@ checkpoint/     the newest two checkpoints (briee.training.checkpoint)
 summary.json    the outcome so far
 decoder.png     decoded states by true latent state, if these are known
 lock            the process that is writing, while there is one
+
+Files are replaced in one step, and every error while reading or writing them is one sentence.
 """
 
 import contextlib
-from collections.abc import Iterator
+import csv
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
-from briee.configuration import flatten
+from filelock import FileLock, Timeout
+
+import briee
+from briee.compute import available_cores
 from briee.errors import RunError
-from briee.training.files import locked, os_errors, read_json, write_json
-from briee.training.metrics_csv import read_table
-from briee.training.spec import RunSpec, Wanted
 
-OUTCOMES = ("manifest.json", "metrics.csv", "summary.json", "decoder.png")
+LOCK_SECONDS = 0.5
+"""Wait this long for a lock, because a listing of runs holds it for a moment to see whether it is free."""
+
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium")
+THREAD_VARIABLES = ("XLA_FLAGS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Table = Sequence[Mapping[str, str]]
+"""Rows of a CSV file."""
 
 
 @contextlib.contextmanager
-def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Lock the directory, check that it may be used for `spec`, and write config.json; else `RunError`.
-
-    A directory with a run needs `resume` (same values) or `overwrite` (the files of the run are removed). A
-    directory with foreign files needs `overwrite` (they stay).
-    """
-    with contextlib.ExitStack() as stack:
-        with os_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(path / "lock"))
-            for leftover in (*path.glob(".*.partial"), *path.glob("checkpoint/.*.partial")):
-                leftover.unlink()  # incomplete files of a killed process
-            if overwrite:
-                _remove_run(path)
-            else:
-                _check(path, spec, resume)
-            write_json(path / "config.json", spec.to_json())
-        yield
-
-
-def _check(path: Path, spec: RunSpec, resume: bool) -> None:
-    """Raise `RunError` unless the directory is empty or holds the run `spec`, to be resumed."""
-    known = read_json(path / "config.json")
-    if known is None:
-        if any(file.name != "lock" for file in path.iterdir()):
-            raise RunError(f"{path} is not empty and not a run directory: choose another or add --overwrite")
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that gets the name `path` in one step, once it is complete and on disk."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+    try:
+        folder = os.open(path.parent, os.O_RDONLY)
+    except OSError:  # Windows opens no directories
         return
-    if not resume:
-        state = "a finished" if (read_json(path / "summary.json") or {}).get("finished") else "an unfinished"
-        advice = "add --resume to continue it, --overwrite to replace it, or choose another --run-dir"
-        raise RunError(f"{path} holds {state} run: {advice}")
-    if difference := Wanted(spec).difference(flatten(known)):
-        change = "{} = {!r}, not {!r}".format(*difference)
-        raise RunError(f"{path} was started with {change}: resume with the same value")
-    # a process killed between its first row and its first checkpoint leaves one row and no summary.json
-    rows = len(read_table(path / "metrics.csv"))
-    begun = rows > 1 or (rows == 1 and (path / "summary.json").exists())
-    if begun and not any(path.glob("checkpoint/*.npz")):
-        state = f"{path} has rows in metrics.csv but no checkpoint to continue from"
-        raise RunError(f"{state}: start anew with --overwrite, or remove the folder")
+    try:
+        os.fsync(folder)  # the new name is on disk, too
+    finally:
+        os.close(folder)
 
 
-def _remove_run(path: Path) -> None:
-    """Remove the checkpoints first: a process killed halfway leaves a run directory, not a foreign one."""
-    for file in (*path.glob("checkpoint/*.npz"), *(path / name for name in OUTCOMES)):
-        file.unlink(missing_ok=True)
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the text of `path` in one step."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Replace a JSON file in one step."""
+    write_atomically(path, json.dumps(values, indent=2) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None if the file does not exist; anything else is a `RunError`."""
+    try:
+        values = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    if not isinstance(values, dict):
+        raise RunError(f"cannot read {path}: it is not a JSON object")
+    return values
+
+
+@contextlib.contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Turn a full disk, a missing permission or a vanished directory into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, or raise `RunError` with the name of the process that does.
+
+    The operating system releases the lock when its process ends, even if the process is killed.
+    """
+    lock = FileLock(path, timeout=LOCK_SECONDS)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(f"{path.parent} is in use by {_noted(path)}") from None
+    try:
+        with contextlib.suppress(PermissionError):  # Windows lets nobody write to a locked file
+            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()  # still locked, so it is this process's own
+        lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file; yes, if this user may not try."""
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except OSError:
+        return True
+
+
+def _noted(path: Path) -> str:
+    """The process that a lock file names."""
+    try:
+        holder = json.loads(path.read_text())
+        return f"process {holder['pid']} on {holder['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+class MetricsFile:
+    """`metrics.csv`: append-only, one row per iteration."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.columns: list[str] | None = None
+
+    def rewind(self, iteration: int) -> None:
+        """Drop an incomplete last line and the rows after `iteration`, which a resumed run computes again."""
+        if not self.path.exists() and iteration == 0:
+            return
+        lines = _complete_lines(self.path)
+        if len(lines) <= iteration:
+            rows = max(len(lines) - 1, 0)
+            raise RunError(f"{self.path} lacks rows: it has {rows} of {iteration} iterations")
+        write_atomically(self.path, "".join(lines[: iteration + 1]) if iteration else "")
+        self.columns = lines[0].strip().split(",") if iteration else None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one row; None becomes an empty cell, and the first row fixes the columns.
+
+        The row survives a crash of this process at once, and a crash of the machine after `sync`.
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if self.columns is None:
+            self.columns = list(row)
+            writer.writerow(self.columns)
+        if list(row) != self.columns:
+            raise ValueError(f"every row needs the columns {self.columns}, got {list(row)}")
+        writer.writerow(_cell(value) for value in row.values())
+        with open(self.path, "a") as file:
+            file.write(text.getvalue())
+
+    def sync(self) -> None:
+        """Push the rows to disk."""
+        with open(self.path, "a") as file:
+            os.fsync(file.fileno())
+
+
+def read_table(path: Path, column: str | None = None) -> list[dict[str, str]]:
+    """The complete rows of a CSV file, none if there is no file; `RunError` if it has no such `column`."""
+    table = csv.DictReader(_complete_lines(path))
+    if column is not None and column not in (table.fieldnames or [column]):
+        raise RunError(f"cannot read {path}: its first line does not name the column {column!r}")
+    return [row for row in table if None not in row and None not in row.values()]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The complete rows of metrics.csv as numbers, with None for empty cells."""
+    return [{name: _number(cell) for name, cell in row.items()} for row in read_table(path, "iteration")]
+
+
+def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows with equal columns."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """The lines of a file, without a last one that lacks its end."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {error}") from None
+    return [line for line in lines if line.endswith("\n")]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else format(value, ".9g")
+
+
+def _number(cell: str) -> float | int | None:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            pass
+    return None
+
+
+def make_manifest(command: str, previous: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The contents of manifest.json as a process starts to work on a run.
+
+    `previous` is the manifest of the process before it, if any. `sessions` has one entry per process;
+    `started` is the start of the first, `ended` the end of the last.
+    """
+    session = {"command": command, "started": utc_now(), "ended": None}
+    sessions = [*(previous or {}).get("sessions", []), session]
+    return {
+        "briee": briee.__version__,
+        "commit": source_commit(),
+        "python": platform.python_version(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "threads": {name: os.environ.get(name) for name in THREAD_VARIABLES},
+        "command": sessions[0]["command"],
+        "started": sessions[0]["started"],
+        "ended": None,
+        "sessions": sessions,
+    }
+
+
+def close_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with the end of its last session."""
+    ended = utc_now()
+    *earlier, last = manifest["sessions"]
+    return manifest | {"ended": ended, "sessions": [*earlier, last | {"ended": ended}]}
+
+
+def utc_now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def cpu_model() -> str:
+    """The name of the CPU, if the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "unknown")
+
+
+def source_commit() -> str | None:
+    """The commit of the source tree this package runs from, "+changes" if edited; None if there is none."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain", "--", "src")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if changes else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+
+class Listed(NamedTuple):
+    """One run in a listing; the summary is empty before the first checkpoint."""
+
+    path: Path
+    state: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def list_runs(root: Path) -> list[Listed]:
+    """Run directories at or below `root`, sorted by path, each with its state.
+
+    State: `running`, `solved`, `finished` (budget used up), `stopped` (can be resumed) or `unreadable`.
+    """
+    found = []
+    for file in sorted(root.rglob("config.json")):
+        try:
+            config, summary = read_json(file) or {}, read_json(file.with_name("summary.json")) or {}
+        except RunError:
+            found.append(Listed(file.parent, "unreadable", {}, {}))
+            continue
+        if {"env", "algorithm", "seed"} <= config.keys():
+            found.append(Listed(file.parent, _run_state(file.parent, summary), config, summary))
+    return found
+
+
+def _run_state(path: Path, summary: dict[str, Any]) -> str:
+    if is_locked(path / "lock"):
+        return "running"
+    if summary.get("finished"):
+        return "solved" if summary.get("solved") else "finished"
+    return "stopped"

@@ -15,11 +15,21 @@ from typing import Any, Generic
 
 import jax
 
+from briee.configuration import flatten
 from briee.diagnose.decoder_figure import draw_decoder
+from briee.errors import RunError
 from briee.protocols import Algorithm, S
 from briee.training.checkpoint import CheckpointError, Folder
-from briee.training.directory import claimed
-from briee.training.files import os_errors, read_json, write_json
+from briee.training.directory import (
+    MetricsFile,
+    close_manifest,
+    locked,
+    make_manifest,
+    os_errors,
+    read_json,
+    read_table,
+    write_json,
+)
 from briee.training.loop import (
     Callback,
     DivergedError,
@@ -32,10 +42,11 @@ from briee.training.loop import (
     summarize,
     train,
 )
-from briee.training.manifest import close_manifest, make_manifest
-from briee.training.metrics_csv import MetricsFile
 from briee.training.progress import Display
-from briee.training.spec import RunSpec
+from briee.training.spec import RunSpec, Wanted
+
+OUTCOMES = ("manifest.json", "metrics.csv", "summary.json", "decoder.png")
+"""Files that --overwrite removes, besides the checkpoints."""
 
 CHECKPOINT_SHARE = 0.02
 """Checkpoints take about this share of the time at most: the next one waits until the last is paid off."""
@@ -213,3 +224,52 @@ class _Interrupts:
             yield
         finally:
             self._allowed = False
+
+
+@contextlib.contextmanager
+def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Lock the directory, check that it may be used for `spec`, and write config.json; else `RunError`.
+
+    A directory with a run needs `resume` (same values) or `overwrite` (the files of the run are removed). A
+    directory with foreign files needs `overwrite` (they stay).
+    """
+    with contextlib.ExitStack() as stack:
+        with os_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(path / "lock"))
+            for leftover in (*path.glob(".*.partial"), *path.glob("checkpoint/.*.partial")):
+                leftover.unlink()  # incomplete files of a killed process
+            if overwrite:
+                _remove_run(path)
+            else:
+                _check(path, spec, resume)
+            write_json(path / "config.json", spec.to_json())
+        yield
+
+
+def _check(path: Path, spec: RunSpec, resume: bool) -> None:
+    """Raise `RunError` unless the directory is empty or holds the run `spec`, to be resumed."""
+    known = read_json(path / "config.json")
+    if known is None:
+        if any(file.name != "lock" for file in path.iterdir()):
+            raise RunError(f"{path} is not empty and not a run directory: choose another or add --overwrite")
+        return
+    if not resume:
+        state = "a finished" if (read_json(path / "summary.json") or {}).get("finished") else "an unfinished"
+        advice = "add --resume to continue it, --overwrite to replace it, or choose another --run-dir"
+        raise RunError(f"{path} holds {state} run: {advice}")
+    if difference := Wanted(spec).difference(flatten(known)):
+        change = "{} = {!r}, not {!r}".format(*difference)
+        raise RunError(f"{path} was started with {change}: resume with the same value")
+    # a process killed between its first row and its first checkpoint leaves one row and no summary.json
+    rows = len(read_table(path / "metrics.csv"))
+    begun = rows > 1 or (rows == 1 and (path / "summary.json").exists())
+    if begun and not any(path.glob("checkpoint/*.npz")):
+        state = f"{path} has rows in metrics.csv but no checkpoint to continue from"
+        raise RunError(f"{state}: start anew with --overwrite, or remove the folder")
+
+
+def _remove_run(path: Path) -> None:
+    """Remove the checkpoints first: a process killed halfway leaves a run directory, not a foreign one."""
+    for file in (*path.glob("checkpoint/*.npz"), *(path / name for name in OUTCOMES)):
+        file.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from briee.algorithms.registry import ALGORITHMS, RENAMED, preset
 from briee.configuration import AlgorithmConfig, config_from_json, flatten
 from briee.envs.adapters.resolve import instance_argument
 from briee.errors import RunError, UsageError, find
-from briee.training.files import read_json
+from briee.training.directory import read_json
 
 if TYPE_CHECKING:
     from briee.protocols import Algorithm

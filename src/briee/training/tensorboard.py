@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.errors import RunError
-from briee.training.metrics_csv import read_metrics
+from briee.training.directory import read_metrics
 
 
 class TensorBoard:

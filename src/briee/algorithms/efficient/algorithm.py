@@ -29,8 +29,7 @@ from briee.algorithms.efficient.config import EfficientConfig, ExploreConfig
 from briee.algorithms.efficient.level_fit import fit_level
 from briee.algorithms.efficient.state_decoder import StateDecoder, unfitted
 from briee.algorithms.efficient.strata import Strata, arrivals, empty_strata, insert
-from briee.compute import available_cores
-from briee.numerics.compilation import quick_jit
+from briee.compute import available_cores, quick_jit
 from briee.numerics.keys import stream
 from briee.numerics.trees import at_level
 from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases

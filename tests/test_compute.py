@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.numerics import compilation
-from briee.numerics.compilation import known_options, quick_jit
+from briee import compute
+from briee.compute import known_options, quick_jit
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +32,9 @@ def test_threads_share_one_compilation():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="options are for CPUs")
 def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
-    assert known_options() == compilation.OPTIONS
+    assert known_options() == compute.OPTIONS
     known_options.cache_clear()
-    monkeypatch.setattr(compilation, "OPTIONS", {"xla_no_such_option": True})
+    monkeypatch.setattr(compute, "OPTIONS", {"xla_no_such_option": True})
     assert known_options() == {}
     assert int(quick_jit(lambda x: x + 1)(jnp.int32(1))) == 2
 
