@@ -15,6 +15,7 @@ from briee.algorithms.paper.decoders import linear_decoder
 from briee.algorithms.paper.replearn import (
     Discriminator,
     discriminator_objective,
+    first_discriminators,
     least_squares_loss,
     replearn,
 )
@@ -187,3 +188,16 @@ def test_rows_that_are_not_valid_do_not_matter():
     short = replace(CONFIG, rounds=2)
     one, two = (LEARN(jax.random.key(0), d, decoder, rival, short, A) for d in (poison, clean))
     np.testing.assert_array_equal(one.decoder.network.A, two.decoder.network.A)
+
+
+def test_discriminators_drawn_beforehand_are_those_of_the_game():
+    """Bit for bit; and then no QR decomposition is left in the part that runs in parallel."""
+    data, _ = one_level(300, 0.4, seed=6)
+    decoder, rival = decoders(6)
+    short, key = replace(CONFIG, rounds=2, ell=None), jax.random.key(0)
+    first = eqx.filter_jit(first_discriminators)(key, data.next_observation.shape[-1], short)
+    before, inside = (LEARN(key, data, decoder, rival, short, A, f) for f in (first, None))
+    np.testing.assert_array_equal(before.decoder.network.A, inside.decoder.network.A)
+    program = eqx.filter_make_jaxpr(replearn)
+    qr = [str(program(key, data, decoder, rival, short, A, f)[0]).count(" qr[") for f in (first, None)]
+    assert qr[0] == 0 < qr[1]

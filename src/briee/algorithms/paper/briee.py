@@ -6,6 +6,7 @@ pure function of the state: every random number comes from `state.key` and the i
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import prod
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
@@ -21,7 +22,7 @@ from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.decoders import Decoder, Standard, standard_of
 from briee.algorithms.paper.lsvi import QFunction, lsvi
 from briee.algorithms.paper.networks import maker
-from briee.algorithms.paper.replearn import replearn
+from briee.algorithms.paper.replearn import Discriminator, first_discriminators, replearn
 from briee.compute import available_cores
 from briee.numerics.keys import stream
 from briee.numerics.trees import at_level
@@ -29,6 +30,9 @@ from briee.protocols import Algorithm, Capabilities, PhaseHook, Policy, PolicyKi
 from briee.rollout.evaluation import deepest_good_level
 from briee.rollout.policies import GreedyPolicy, MixturePolicy, UniformPolicy
 from briee.rollout.trajectories import StoredRows
+
+LEVELS_AT_ONCE = 16
+"""Levels whose discriminators are initialised at once; all of them together may need too much memory."""
 
 
 class BrieeState(eqx.Module):
@@ -153,15 +157,19 @@ class BrieeAlgorithm(Algorithm[B]):
         H, config = self.sampler.horizon, self.config.replearn
         key = stream(state.key, "replearn", int(state.iteration))
         start = state.decoder if config.start == "previous" else self.random_decoders(stream(key, "start"))
-        rivals = self.random_decoders(stream(key, "rival"))
+        rivals, A = self.random_decoders(stream(key, "rival")), self.sampler.num_actions
+        level_keys = [jax.random.fold_in(key, h) for h in range(H)]
 
-        def learn(h: int):
-            level_key, data = jax.random.fold_in(key, h), at_level(state.buffers.rows, h)
-            decoder, rival, A = at_level(start, h), at_level(rivals, h), self.sampler.num_actions
-            return jax.block_until_ready(_replearn(level_key, data, decoder, rival, config, A))
+        def learn(h: int, first: Discriminator):
+            data, decoder, rival = (at_level(tree, h) for tree in (state.buffers.rows, start, rivals))
+            return jax.block_until_ready(_replearn(level_keys[h], data, decoder, rival, config, A, first))
 
+        results, dimension = [], prod(self.sampler.observation_shape)
         with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
-            results = list(pool.map(learn, range(H)))
+            for start_level in range(0, H, LEVELS_AT_ONCE):
+                levels = range(start_level, min(start_level + LEVELS_AT_ONCE, H))
+                first = [_first_discriminators(level_keys[h], dimension, config) for h in levels]
+                results += pool.map(learn, levels, jax.block_until_ready(first))
         decoder = jax.tree.map(lambda *levels: jnp.stack(levels), *[r.decoder for r in results])
         gaps = jnp.stack([r.gaps[r.rounds - 1] for r in results])
         return replace(state, decoder=decoder, gaps=gaps, rounds=jnp.stack([r.rounds for r in results]))
@@ -227,15 +235,18 @@ class BrieeAlgorithm(Algorithm[B]):
         return jax.vmap(make)(jax.random.split(key, H), temperature)
 
 
+_first_discriminators = eqx.filter_jit(first_discriminators)
+
+
 @eqx.filter_jit
-def _replearn(key, data: Transitions, decoder: Decoder, rival: Decoder, config, num_actions: int):
+def _replearn(key, data: Transitions, decoder: Decoder, rival: Decoder, config, num_actions: int, first=None):
     """RepLearn on one level, with standardised observations if the decoders have a standard."""
     if decoder.standard is not None:
         standard = standard_of(data.observation, data.valid)
         decoder, rival = replace(decoder, standard=standard), replace(rival, standard=standard)
         after = standard_of(data.next_observation, data.valid)
         data = replace(data, next_observation=jax.vmap(after)(data.next_observation))
-    return replearn(key, data, decoder, rival, config, num_actions)
+    return replearn(key, data, decoder, rival, config, num_actions, first)
 
 
 @eqx.filter_jit

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import RepLearnConfig
 from briee.numerics.linalg import block_gram, block_moment, predict, ridge
+from briee.numerics.trees import at_level
 
 Psi = Callable[[Float[Array, "..."]], Float[Array, " K"]]
 """A decoder of one level, an `equinox.Module`."""
@@ -101,21 +102,53 @@ def discriminator_objective(
     return (current - best)[0]
 
 
+def first_discriminators(key: PRNGKeyArray, dimension: int, config: RepLearnConfig) -> Discriminator:
+    """The initial f of each round of `replearn` with the same key, stacked.
+
+    Orthogonal weights need a QR decomposition, that is LAPACK, which may hang if it runs while several levels
+    are learned in parallel (see `numerics.linalg`): call this before.
+    """
+
+    def draw(t: Int[Array, ""]) -> Discriminator:
+        init_key = _round_keys(key, t)[0]
+        return Discriminator(dimension, config.hidden_sizes, init_key)
+
+    return jax.lax.map(draw, jnp.arange(config.rounds))
+
+
+def _round_keys(key: PRNGKeyArray, t: Int[Array, ""]) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+    """Keys of round t: initial discriminator, its minibatches, minibatches of the features."""
+    f_key, feature_key = jax.random.split(jax.random.fold_in(key, t))
+    init_key, step_key = jax.random.split(f_key)
+    return init_key, step_key, feature_key
+
+
 def replearn(
-    key: PRNGKeyArray, data: Transitions, decoder: Psi, rival: Psi, config: RepLearnConfig, num_actions: int
+    key: PRNGKeyArray,
+    data: Transitions,
+    decoder: Psi,
+    rival: Psi,
+    config: RepLearnConfig,
+    num_actions: int,
+    first: Discriminator | None = None,
 ) -> Result:
-    """Algorithm 2 on the transitions of one level, starting with the features `decoder`."""
+    """Algorithm 2 on the transitions of one level, starting with the features `decoder`.
+
+    `first` is the result of `first_discriminators` with this key; without it, it is computed here.
+    """
     players = Players(data, config, num_actions)
+    first = first_discriminators(key, players.next_observations.shape[-1], config) if first is None else first
     untrained_first = config.first_player == "features"
     ell = -jnp.inf if config.ell is None else config.ell / jnp.maximum(data.size, 1)
 
     def play(game: Game) -> Game:
         """One round t."""
         t = game.t
-        f_key, feature_key = jax.random.split(jax.random.fold_in(key, t))
+        _, f_key, feature_key = _round_keys(key, t)
         skipped = (t == 0) & untrained_first
         steps = jnp.where(skipped, 0, config.discriminator_steps)
-        f, rival, rival_momentum = players.select_discriminator(f_key, game, steps)  # Alg. 2, l. 5
+        f = at_level(first, t)
+        f, rival, rival_momentum = players.select_discriminator(f_key, f, game, steps)  # Alg. 2, l. 5
         values = f(players.next_observations)
         gap = players.objective(game.decoder, rival, values)
         quiet = jnp.where((gap <= ell) & ~skipped, game.quiet + 1, 0)
@@ -155,14 +188,12 @@ class Players:
         f_descent = optax.sgd(config.discriminator_learning_rate, config.momentum)
         self.f_ascent = optax.chain(optax.scale(-1.0), f_descent)
 
-    def select_discriminator(self, key: PRNGKeyArray, game: Game, steps: Int[Array, ""]):
+    def select_discriminator(self, key: PRNGKeyArray, f: Discriminator, game: Game, steps: Int[Array, ""]):
         """Alg. 2, l. 5: gradient ascent on f and the rival features."""
-        init_key, step_key = jax.random.split(key)
-        f = Discriminator(self.next_observations.shape[-1], self.config.hidden_sizes, init_key)
 
         def step(i, carry):
             f, f_momentum, rival, rival_momentum = carry
-            rows = self.minibatch(jax.random.fold_in(step_key, i), self.config.discriminator_batch)
+            rows = self.minibatch(jax.random.fold_in(key, i), self.config.discriminator_batch)
             values, pull_back = eqx.filter_vjp(lambda f: f(self.next_observations[rows]), f)
 
             def objective(values, rival):
