@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 from briee.algorithms.paper.briee import BrieeAlgorithm, _replearn  # noqa: E402
 from briee.algorithms.paper.buffers import Transitions  # noqa: E402
 from briee.algorithms.paper.config import BrieeConfig  # noqa: E402
-from briee.numerics.trees import at_level  # noqa: E402
+from briee.numerics.linalg import at_level  # noqa: E402
 from briee.rollout.policies import UniformPolicy  # noqa: E402
 from briee.rollout.samplers import make_sampler  # noqa: E402
 from briee.training.directory import write_table  # noqa: E402

@@ -32,7 +32,7 @@ def measure(horizon: int, warmup: int) -> list[str]:
     from briee.algorithms.paper.briee import BrieeAlgorithm
     from briee.algorithms.paper.config import BrieeConfig
     from briee.envs.lock import CombinationLock
-    from briee.rollout.scan import ScanSampler
+    from briee.rollout.samplers import ScanSampler
 
     config = BrieeConfig.paper(horizon)
     config = replace(

@@ -18,7 +18,7 @@ import pytest
 from briee.agent.agent import Agent
 from briee.algorithms.registry import ALGORITHMS
 from briee.cli import COMMANDS
-from briee.cli.options import parse, split_options
+from briee.cli.main import parse, split_options
 from briee.cli.train import parse_train
 from reads import Place, method, references
 from small_runs import tiny

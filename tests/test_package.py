@@ -12,7 +12,7 @@ import yaml
 
 import briee
 from briee.envs import registry
-from briee.envs.knowledge import knowledge_of
+from briee.envs.block import knowledge_of
 
 ROOT = Path(__file__).parents[1]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from briee.algorithms.registry import preset
     from briee.diagnose import doctor
     from briee.errors import RunError
-    from briee.rollout.evaluation import Evaluation
+    from briee.rollout.samplers import Evaluation
     from briee.training.checkpoint import CheckpointError
     from briee.training.loop import DivergedError
     from briee.training.session import run
@@ -54,7 +54,7 @@ __getattr__, _ = lazy_names(
         "BRIEE": "briee.agent.agent",
         "Agent": "briee.agent.agent",
         "load": "briee.agent.loading",
-        "Evaluation": "briee.rollout.evaluation",
+        "Evaluation": "briee.rollout.samplers",
         "NotLearnedError": "briee.agent.agent",
         "BrieeConfig": "briee.algorithms.paper.config",
         "preset": "briee.algorithms.registry",

@@ -1,10 +1,7 @@
 """The two kinds of error a user sees as one sentence, and suggestions for unknown names."""
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Iterable
 
 
 class UsageError(ValueError):
@@ -23,10 +20,3 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near:
         return f": did you mean {' or '.join(near)}?"
     return f": known are {', '.join(known)}" if len(known) <= 12 else ""
-
-
-def find(known: Mapping[str, T], name: str, kind: str) -> T:
-    """`known[name]`, or a `ValueError` that suggests a known name."""
-    if name in known:
-        return known[name]
-    raise ValueError(f"unknown {kind} {name!r}{suggestion(name, known)}")

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 if TYPE_CHECKING:
+    from briee.envs.block import LatentModel
     from briee.envs.exact_tables import BlockMDP
-    from briee.envs.latent_model import LatentModel
     from briee.rollout.trajectories import StoredRows, Trajectories
 
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
@@ -40,7 +40,7 @@ class Environment(Protocol):
 
     Training needs these members and no others. For diagnostics, oracles and baselines an environment may also
     have `latent_model`, `ground_truth_features`, `emit`, `num_latents`, `dense`, `temperature` and `block`;
-    `briee.envs.knowledge` reads them, once.
+    `briee.envs.block` reads them, once.
     """
 
     @property
@@ -128,8 +128,11 @@ class Sampler(Protocol):
     observation_shape: tuple[int, ...]
     optimal_return: float | None
     """The best expected return, if it is known."""
-    knowledge: Knowledge
-    """Known facts about the environment."""
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """Known facts about the environment."""
+        ...
 
     @property
     def pure(self) -> Environment | None:

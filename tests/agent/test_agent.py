@@ -19,8 +19,7 @@ from briee.algorithms.registry import ALGORITHMS, default_preset, preset
 from briee.envs.adapters.rich import RichObservation
 from briee.envs.lock import CombinationLock
 from briee.rollout.host import HostSampler
-from briee.rollout.samplers import adapt
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, adapt
 from briee.training.checkpoint import CheckpointError
 from briee.training.loop import DivergedError
 from briee.training.session import run

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from briee import envs
-from briee.diagnose.decoder_figure import draw_decoder, match_states
-from briee.diagnose.decoder_table import decoder_accuracy, decoder_table, draw_observations
+from briee.diagnose.decoder_table import (
+    decoder_accuracy,
+    decoder_table,
+    draw_decoder,
+    draw_observations,
+    match_states,
+)
 from briee.protocols import Algorithm
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 
 
 class Known(Algorithm[Any]):

@@ -14,7 +14,7 @@ from briee.diagnose.merged_states import examine_decoders
 from briee.envs.lock import CombinationLock
 from briee.protocols import Algorithm, Capabilities
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 
 
 def block_data(num_latents: int, episodes: int = 2000, noise: float = 0.1):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.envs.episode import episode_start, episode_step
+from briee.envs.block import episode_start, episode_step
 
 
 class Episodes(NamedTuple):

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -140,18 +138,6 @@ def test_a_run_stored_under_the_names_of_version_0_1_is_found(tmp_path):
     near = tmp_path / "own" / "lock-h6-briee-efficient-s1"
     shutil.copytree(done, near)
     assert Finished(tmp_path).directory(setting, own) == near, "a run of the own folder comes first"
-
-
-def test_the_route_of_a_run_names_the_modules_it_enters():
-    program = [sys.executable, "-m", "briee.experiments.route"]
-    small = ["lock", "--horizon", "2", "--episodes", "20", "--env.num_actions", "2"]
-    said = subprocess.run([*program, *small], capture_output=True, text=True, check=True).stdout
-    *lines, count = said.splitlines()
-    files = [line.split()[-1] for line in lines]
-    assert files[:2] == ["cli/main.py", "cli/train.py"]
-    assert {"training/loop.py", "algorithms/efficient/algorithm.py", "rollout/scan.py"} <= set(files)
-    assert not {"algorithms/paper/briee.py", "experiments/route.py", "report/html.py"} & set(files)
-    assert count == f"{len(set(files))} modules"
 
 
 def test_failed_runs_do_not_stop_the_others_and_are_named_in_the_end(tmp_path, monkeypatch):

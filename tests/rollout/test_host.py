@@ -16,7 +16,7 @@ from briee.envs.gym_shells import PureEnv, PureVectorEnv
 from briee.envs.lock import CombinationLock
 from briee.rollout.host import HostSampler, _keys
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.scan import ScanSampler, episode_keys
+from briee.rollout.samplers import ScanSampler, episode_keys
 from countdown import Countdown
 
 LOCK = CombinationLock(4, num_actions=3, instance_seed=5)

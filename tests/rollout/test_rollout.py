@@ -9,10 +9,9 @@ from scipy.stats import chisquare
 
 from briee.algorithms.paper.collection import all_rows, collect_deviations, deviation_steps
 from briee.envs.lock import CombinationLock
-from briee.rollout import scan
-from briee.rollout.evaluation import deepest_good_level, evaluate
+from briee.rollout import samplers
 from briee.rollout.policies import MixturePolicy, UniformPolicy
-from briee.rollout.scan import ScanSampler, chunk_size
+from briee.rollout.samplers import ScanSampler, chunk_size, deepest_good_level, evaluate
 
 H = 4
 
@@ -130,7 +129,7 @@ def test_every_episode_has_keys_of_its_own_in_whichever_chunk_it_runs(monkeypatc
     sampler = ScanSampler(CombinationLock(3, num_actions=3))
     deviation = jnp.arange(12, dtype=jnp.int32) % 3 if deviate else None
     whole = sampler.rollout(UniformPolicy(3), jax.random.key(4), 12, deviation)
-    monkeypatch.setattr(scan, "CHUNK", 4)
+    monkeypatch.setattr(samplers, "CHUNK", 4)
     chunks = sampler.rollout(UniformPolicy(3), jax.random.key(4), 12, deviation)
     for name in ("action", "reward", "latent"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(chunks, name))
@@ -139,8 +138,8 @@ def test_every_episode_has_keys_of_its_own_in_whichever_chunk_it_runs(monkeypatc
 
 def test_the_size_of_a_chunk_depends_on_the_number_of_episodes_alone(monkeypatch):
     lock, policy, key, sizes = CombinationLock(3, num_actions=3), UniformPolicy(3), jax.random.key(4), []
-    run = scan._scan_few
-    monkeypatch.setattr(scan, "_scan_few", lambda *args: sizes.append(args[3]) or run(*args))
+    run = samplers._scan_few
+    monkeypatch.setattr(samplers, "_scan_few", lambda *args: sizes.append(args[3]) or run(*args))
     one, two = ScanSampler(lock), ScanSampler(lock)
     one.rollout(policy, key, 4)
     first, second = one.rollout(policy, key, 20), two.rollout(policy, key, 20)

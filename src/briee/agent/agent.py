@@ -29,8 +29,7 @@ from briee.algorithms.registry import preset as make_preset
 from briee.configuration import AlgorithmConfig, check_seed, with_value
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PolicyKind, State
-from briee.rollout.evaluation import Evaluation, evaluate
-from briee.rollout.samplers import adapt
+from briee.rollout.samplers import Evaluation, adapt, evaluate
 from briee.training import loop
 from briee.training.checkpoint import CheckpointError, finite_names, nonfinite
 from briee.training.checkpoint import load as load_checkpoint

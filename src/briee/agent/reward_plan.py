@@ -15,8 +15,7 @@ from briee.agent.prediction import predict
 from briee.algorithms.paper.reward_functions import as_reward, check_reward
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, Policy, PolicyKind, Reward, S
-from briee.rollout.evaluation import Evaluation
-from briee.rollout.samplers import Adapted
+from briee.rollout.samplers import Adapted, Evaluation
 
 
 class NotRewardFreeError(ValueError):

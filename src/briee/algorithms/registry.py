@@ -13,8 +13,8 @@ from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig, PpoC
 from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.theory.config import TheoryConfig
-from briee.envs.adapters.resolve import has_dense_rewards
-from briee.errors import find
+from briee.envs.registry import has_dense_rewards
+from briee.errors import suggestion
 
 
 class AlgorithmEntry(NamedTuple):
@@ -95,6 +95,13 @@ RENAMED = {
 """Names of version 0.1, when two algorithms were presets of `briee`, and their names now."""
 
 
+def find(algorithm: str) -> AlgorithmEntry:
+    """The entry of an algorithm; raises `ValueError` with a suggestion for unknown names."""
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {algorithm!r}{suggestion(algorithm, ALGORITHMS)}")
+    return ALGORITHMS[algorithm]
+
+
 class Choice(NamedTuple):
     """An algorithm and a preset of it, by name."""
 
@@ -111,27 +118,29 @@ def choose(algorithm: str | None, preset: str | None) -> Choice:
     if algorithm is None:
         known = preset is None or preset in ALGORITHMS[DEFAULT_ALGORITHM].presets
         algorithm = DEFAULT_ALGORITHM if known else "briee"
-    entry = find(ALGORITHMS, algorithm, "algorithm")
+    presets = find(algorithm).presets
     if preset is None:
         return Choice(algorithm, default_preset(algorithm))
     if (algorithm, preset) in RENAMED:
         return Choice(*RENAMED[algorithm, preset])
-    find(entry.presets, preset, f"preset of {algorithm}")
+    if preset not in presets:
+        raise ValueError(f"unknown preset of {algorithm} {preset!r}{suggestion(preset, presets)}")
     return Choice(algorithm, preset)
 
 
 def preset(
-    algorithm: str, name: str, horizon: int, env: Any = "lock", arguments: Mapping[str, Any] | None = None
+    algorithm: str, name: str, horizon: int, env: Any = None, arguments: Mapping[str, Any] | None = None
 ) -> Any:
     """The configuration of a preset, a frozen dataclass; raises `ValueError` for unknown names.
 
-    `env` is the name of an environment, with its `arguments`, or a pure environment.
+    `env` is the name of an environment, with its `arguments`, or a pure environment; without one, rewards
+    count as sparse.
     """
     algorithm, name = choose(algorithm, name)
-    dense = has_dense_rewards(env, arguments or {})
+    dense = env is not None and has_dense_rewards(env, arguments or {})
     return ALGORITHMS[algorithm].presets[name](horizon=horizon, dense=dense)
 
 
 def default_preset(algorithm: str) -> str:
     """The preset used if none is named: the first."""
-    return next(iter(find(ALGORITHMS, algorithm, "algorithm").presets))
+    return next(iter(find(algorithm).presets))

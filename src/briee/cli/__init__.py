@@ -1,7 +1,7 @@
 """The command line: one module for each command, with a function `run(argv) -> exit code`.
 
-`options` reads arguments into dataclasses. This room may import every other one; JAX is imported only after
-the arguments were understood.
+`main` finds the command and reads its options. This room may import every other one; JAX is imported only
+after the arguments were understood.
 """
 
 COMMANDS = {

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from briee.cli.options import parse
+from briee.cli.main import parse
 from briee.compute import prepare_process
 from briee.training.directory import os_errors
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from briee.cli.options import parse, sentences, split_options
+from briee.cli.main import parse, sentences, split_options
 from briee.cli.play import load_agent
 from briee.compute import prepare_process
 from briee.errors import RunError, UsageError

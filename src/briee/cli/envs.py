@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Sequence
 
-from briee.cli.options import parse
+from briee.cli.main import parse
 from briee.compute import prepare_process
 
 

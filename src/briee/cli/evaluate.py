@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from briee.cli.options import parse
+from briee.cli.main import parse
 from briee.cli.play import PlayArgs, returns_in_words
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from briee.cli.options import Flag, parse, sentences
+from briee.cli.main import Flag, parse, sentences
 from briee.cli.play import PlayArgs, returns_in_words
 from briee.errors import UsageError
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from briee.cli.options import Flag, sentences
+from briee.cli.main import Flag, sentences
 from briee.compute import prepare_process
 from briee.configuration import check_seed
 from briee.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from briee.cli.options import Flag, parse
+from briee.cli.main import Flag, parse
 from briee.compute import prepare_process
 from briee.experiments import FIGURES
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from briee.cli.options import parse
+from briee.cli.main import parse
 from briee.errors import UsageError
 from briee.training.directory import Listed, list_runs
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from briee.algorithms.registry import ALGORITHMS, DEFAULT_ALGORITHM, Choice, choose, default_preset, preset
-from briee.cli.options import Flag, options, parse, sentences, split_options
+from briee.cli.main import Flag, options, parse, sentences, split_options
 from briee.compute import prepare_process
 from briee.configuration import AlgorithmConfig, check_seed, with_value
 from briee.envs.registry import registered

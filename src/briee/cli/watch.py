@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from briee.cli.options import Flag, parse
+from briee.cli.main import Flag, parse
 from briee.errors import UsageError
 from briee.training.directory import Listed, list_runs, read_json, read_metrics
 from briee.training.progress import cells, clock, summary_lines

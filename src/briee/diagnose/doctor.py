@@ -13,8 +13,7 @@ import jax
 import numpy as np
 
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.samplers import Adapted, adapt
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import Adapted, ScanSampler, adapt
 
 Mark = Literal["ok", "note", "warning"]
 DISCRIMINATORS = 8

@@ -25,8 +25,7 @@ from briee.algorithms.paper.decoders import linear_decoder
 from briee.algorithms.paper.replearn import replearn
 from briee.rollout.host import HostSampler
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.samplers import HOST_ENVIRONMENTS
-from briee.rollout.scan import CHUNK, ScanSampler
+from briee.rollout.samplers import CHUNK, HOST_ENVIRONMENTS, ScanSampler
 
 HORIZON, NUM_ACTIONS, ROWS, DIMENSION = 6, 10, 10_000, 16
 """One level of the lock with H = 6 and a full replay buffer, as in the released code."""

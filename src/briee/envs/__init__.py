@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError
     from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
     from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
+    from briee.envs.block import LatentModel, episode_start, episode_step
     from briee.envs.emission import ImageEmission, VectorEmission, decodability
-    from briee.envs.episode import episode_start, episode_step
     from briee.envs.finite_block import FiniteBlockMDP
     from briee.envs.gym_shells import PureEnv, PureVectorEnv
-    from briee.envs.latent_model import LatentModel
     from briee.envs.lock import CombinationLock, LockState
     from briee.envs.random_block import RandomBlockMDP
     from briee.envs.registry import ENVIRONMENTS, Description, describe, describe_all, make
@@ -54,11 +53,10 @@ _NAMES = {
     "adapters.encoding": ("ObservationEncoder", "UnsupportedSpaceError"),
     "adapters.episodic": ("EnvironmentStepError", "Episodic", "EpisodicVector", "episodic"),
     "adapters.rich": ("NoisyObservation", "RichObservation", "rich_observation"),
+    "block": ("LatentModel", "episode_start", "episode_step"),
     "emission": ("ImageEmission", "VectorEmission", "decodability"),
-    "episode": ("episode_start", "episode_step"),
     "finite_block": ("FiniteBlockMDP",),
     "gym_shells": ("PureEnv", "PureVectorEnv"),
-    "latent_model": ("LatentModel",),
     "lock": ("CombinationLock", "LockState"),
     "random_block": ("RandomBlockMDP",),
     "registry": ("ENVIRONMENTS", "Description", "describe", "describe_all", "make"),

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 
-from briee.envs.latent_model import LatentModel
+from briee.envs.block import LatentModel
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Gymnasium's scalar and vector interface for any pure environment.
 
-Both shells are compiled, return NumPy arrays, and follow the key convention of `briee.envs.episode`.
+Both shells are compiled, return NumPy arrays, and follow the key convention of `briee.envs.block`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from jaxtyping import Array, PRNGKeyArray
 
 from briee.envs import render
-from briee.envs.episode import later_keys, start_episodes, step_episodes
+from briee.envs.block import later_keys, start_episodes, step_episodes
 from briee.envs.registry import make
 from briee.protocols import Environment
 

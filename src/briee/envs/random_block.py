@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from briee.envs.block import Block, BlockState, cdf, probabilities, sample_cdf
+from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
 from briee.envs.emission import Index, VectorEmission, require, require_least
-from briee.envs.latent_model import LatentModel
 
 
 class RandomBlockMDP(Block):

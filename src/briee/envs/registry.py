@@ -1,4 +1,5 @@
-"""All environments of this package: name, Gymnasium id, defaults and summary. Imports no JAX.
+"""All environments of this package: name, Gymnasium id, defaults and summary; and facts that
+follow from a name. Imports no JAX before a class is loaded.
 
 To add an environment, write its class in a module of this package and add one entry to `ENVIRONMENTS`.
 """
@@ -8,9 +9,13 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gymnasium.envs import registration
+
+if TYPE_CHECKING:
+    from briee.protocols import Environment
+
 
 KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False", "str": "a word"}
 """The types of arguments that are checked, in words."""
@@ -174,3 +179,26 @@ def register() -> None:
                 vector_entry_point="briee.envs.gym_shells:make_vector",
                 kwargs={"name": name},
             )
+
+
+def has_dense_rewards(env: "str | Environment", arguments: Mapping[str, Any]) -> bool:
+    """Whether an environment is known to reward every good step; False for those of other projects."""
+    if not isinstance(env, str):
+        from briee.envs.block import is_dense
+
+        return is_dense(env)
+    entry, step_reward = registered(env), arguments.get("step_reward")
+    if entry is None:
+        return False
+    return step_reward > 0 if isinstance(step_reward, int | float) else entry.dense
+
+
+def instance_argument(env: str) -> str | None:
+    """The argument that seeds the environment itself, as `instance_seed` draws the combination of a lock."""
+    entry = registered(env)
+    if entry is None:
+        from briee.envs.adapters import third_party
+
+        return third_party.instance_argument(env)
+    parameters = inspect.signature(entry.constructor).parameters
+    return "instance_seed" if "instance_seed" in parameters else None

@@ -22,12 +22,12 @@ from jaxtyping import Array, Float, Int
 
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.reward_free import RewardFree, RewardFreeState
-from briee.envs.latent_model import LatentModel
+from briee.envs.block import LatentModel
 from briee.envs.lock import CombinationLock
 from briee.experiments.theory_report import write_rounded
 from briee.numerics.keys import stream
 from briee.protocols import Policy, PolicyKind
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 from briee.training.directory import close_manifest, make_manifest
 
 SAMPLES = 200

@@ -131,3 +131,8 @@ def inverse_factor(gram: Float[Array, "A K K"], lam: float | Float[Array, ""]) -
 def elliptical_norm(factor: Float[Array, "A K K"], psi: Float[Array, "n K"]) -> Float[Array, "n A"]:
     """||phi(s_i, a)||_{Sigma^-1} for every sample and every action; factor from `inverse_factor`."""
     return jnp.linalg.norm(jnp.einsum("akl,nl->nak", factor, psi), axis=-1)
+
+
+def at_level(tree, level: int | Int[Array, ""]):
+    """One level of a pytree whose leaves have a leading axis of levels; `level` may be traced."""
+    return jax.tree.map(lambda leaf: leaf[level], tree)

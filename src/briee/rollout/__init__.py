@@ -1,6 +1,6 @@
 """Rollouts: samplers that run episodes of an environment with a policy and return them as arrays.
 
-`scan` compiles pure environments, `host` steps any other; `samplers` picks one by name.
+`samplers` compiles pure environments and picks a sampler by name; `host` steps any other environment.
 May import `envs`, `numerics` and the top-level modules.
 """
 
@@ -10,9 +10,9 @@ from briee.lazy import lazy_names
 
 if TYPE_CHECKING:
     from briee.rollout.host import HostSampler
-    from briee.rollout.scan import ScanSampler
+    from briee.rollout.samplers import ScanSampler
 
 __all__ = ["HostSampler", "ScanSampler"]
 
-_HOMES = {"HostSampler": "briee.rollout.host", "ScanSampler": "briee.rollout.scan"}
+_HOMES = {"HostSampler": "briee.rollout.host", "ScanSampler": "briee.rollout.samplers"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

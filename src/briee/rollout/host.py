@@ -19,11 +19,10 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from briee.envs.adapters.episodic import EpisodicVector, episodic
+from briee.envs.block import knowledge_of
 from briee.envs.gym_shells import PureVectorEnv
-from briee.envs.knowledge import knowledge_of
 from briee.protocols import Environment, Knowledge, Policy
-from briee.rollout.policies import choose_action
-from briee.rollout.scan import episode_keys
+from briee.rollout.samplers import choose_action, episode_keys
 from briee.rollout.trajectories import Trajectories
 
 

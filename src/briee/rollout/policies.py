@@ -10,9 +10,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.protocols import Policy
 
-MEMBER = 0x6D656D62
-"""Folded into an episode's key to draw its member of a mixture; no level is this large."""
-
 QValues = Callable[[Int[Array, ""], Float[Array, "..."]], Float[Array, " A"]]
 """(level, observation) -> Q-values of all actions."""
 
@@ -44,20 +41,6 @@ class MixturePolicy(eqx.Module):
         """The action of a member drawn for this call; samplers draw one member per episode instead."""
         draw_key, action_key = jax.random.split(key)
         return self.draw(draw_key)(level, observation, action_key)
-
-
-def choose_action(policy: Policy, num_actions: int, level, observation, key, deviation) -> Int[Array, ""]:
-    """The policy's action at one level of one episode, or a uniform one at levels `deviation` and
-    `deviation` + 1. `key` belongs to the episode."""
-    if isinstance(policy, MixturePolicy):
-        policy = policy.draw(jax.random.fold_in(key, MEMBER))  # the same member at every level
-    policy_key, uniform_key = jax.random.split(jax.random.fold_in(key, level))
-    action = policy(level, observation, policy_key).astype(jnp.int32)
-    if deviation is None:
-        return action
-    uniform = jax.random.randint(uniform_key, (), 0, num_actions)
-    deviates = (level == deviation) | (level == deviation + 1)
-    return jnp.where(deviates, uniform, action)
 
 
 class GreedyPolicy(eqx.Module):

@@ -21,7 +21,7 @@ from briee.diagnose.decoder_table import DecoderTable, decoder_accuracy, decoder
 from briee.errors import RunError
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, S, Sampler, State
-from briee.rollout.evaluation import evaluate
+from briee.rollout.samplers import evaluate
 from briee.training.checkpoint import finite_names, nonfinite
 from briee.training.progress import Display
 from briee.training.spec import RunSpec

@@ -16,7 +16,7 @@ from typing import Any, Generic
 import jax
 
 from briee.configuration import flatten
-from briee.diagnose.decoder_figure import draw_decoder
+from briee.diagnose.decoder_table import draw_decoder
 from briee.errors import RunError
 from briee.protocols import Algorithm, S
 from briee.training.checkpoint import CheckpointError, Folder

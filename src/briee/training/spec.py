@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from briee.algorithms.registry import ALGORITHMS, RENAMED, preset
+from briee.algorithms.registry import RENAMED, find, preset
 from briee.configuration import AlgorithmConfig, config_from_json, flatten
-from briee.envs.adapters.resolve import instance_argument
-from briee.errors import RunError, UsageError, find
+from briee.envs.registry import instance_argument
+from briee.errors import RunError, UsageError
 from briee.training.directory import read_json
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def build(spec: RunSpec) -> "Algorithm[Any]":
     """The algorithm of a run, on its environment."""
     from briee.rollout.samplers import make_sampler
 
-    entry = find(ALGORITHMS, spec.algorithm, "algorithm")
+    entry = find(spec.algorithm)
     sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments, spec.rich)
     return entry.load()(sampler, spec.config)
 

@@ -15,9 +15,8 @@ from briee.algorithms.baselines.lsvi_ucb import LsviUcb, LsviUcbRff
 from briee.algorithms.baselines.memory import Episodes
 from briee.envs.lock import CombinationLock
 from briee.protocols import Knowledge
-from briee.rollout.evaluation import evaluate
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, evaluate
 
 H, A = 2, 3
 CONFIG = replace(LsviUcbConfig.paper(H), episodes_per_update=50, buffer_size=600)

@@ -23,9 +23,8 @@ from briee.algorithms.baselines.ppo import (
 from briee.envs.gym_shells import PureVectorEnv
 from briee.envs.lock import CombinationLock
 from briee.numerics.keys import unrolled
-from briee.rollout.evaluation import evaluate
 from briee.rollout.host import HostSampler
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, evaluate
 
 H, A = 2, 3
 CONFIG = replace(PpoConfig.paper(H), workers=40, minibatch=20, rounds=2)

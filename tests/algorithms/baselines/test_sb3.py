@@ -15,8 +15,7 @@ from briee.algorithms.baselines.config import PpoConfig, Sb3Config
 from briee.algorithms.baselines.ppo import Ppo
 from briee.algorithms.baselines.sb3 import Sb3
 from briee.envs.lock import CombinationLock
-from briee.rollout.evaluation import evaluate
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, evaluate
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from briee.algorithms.efficient.config import EfficientConfig, StrataConfig
 from briee.envs.lock import CombinationLock
 from briee.envs.random_block import RandomBlockMDP
 from briee.protocols import Knowledge
-from briee.rollout.evaluation import evaluate
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, evaluate
 
 H = 5
 

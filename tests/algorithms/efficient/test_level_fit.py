@@ -7,26 +7,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.algorithms.efficient.clustering import close_parts, largest_cluster
 from briee.algorithms.efficient.config import EfficientConfig
 from briee.algorithms.efficient.level_fit import (
     Problem,
     discriminators,
     fit_level,
     label_mass,
+    minimise,
     objective,
     unpack,
 )
-from briee.algorithms.efficient.noise import (
+from briee.algorithms.efficient.state_decoder import (
     TRUST,
     Noise,
+    close_parts,
     covariance,
     estimate_noise,
+    gaussian_decoder,
+    largest_cluster,
     likeliest_shrinkage,
+    unfitted,
 )
-from briee.algorithms.efficient.state_decoder import gaussian_decoder, unfitted
 from briee.algorithms.efficient.strata import Strata, arrivals
-from briee.numerics.lbfgs import minimise
 
 APART = EfficientConfig().fit.apart
 

@@ -17,7 +17,7 @@ from briee.algorithms.efficient.config import StationaryConfig
 from briee.algorithms.efficient.stationary import Stationary
 from briee.algorithms.efficient.strata import Strata
 from briee.envs.adapters.rich import RichObservation
-from briee.rollout import evaluation as rollout
+from briee.rollout import samplers as rollout
 from briee.rollout.host import HostSampler
 from briee.rollout.policies import UniformPolicy
 

@@ -11,8 +11,7 @@ from briee.algorithms.paper.briee import BrieeAlgorithm
 from briee.algorithms.paper.config import BrieeConfig
 from briee.diagnose.latent_map import level_history, stored_visits
 from briee.envs.lock import CombinationLock
-from briee.rollout.evaluation import evaluate
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler, evaluate
 
 H = 3
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from briee.algorithms.paper.buffers import Transitions, empty_buffers, insert
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 
 H, CAPACITY, BATCH = 2, 5, 4
 

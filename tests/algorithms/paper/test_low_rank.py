@@ -13,9 +13,9 @@ from briee.algorithms.paper.config import BonusConfig, BrieeConfig
 from briee.algorithms.paper.lsvi import lsvi
 from briee.algorithms.paper.reward_free import RewardFree
 from briee.envs.registry import make
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 from line_six import bonus_of
 
 H, A, K = 2, 3, 3

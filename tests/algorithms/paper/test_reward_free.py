@@ -19,8 +19,8 @@ from briee.algorithms.paper.reward_functions import ActionReward, as_reward, che
 from briee.envs.adapters.python_file import load_from_file
 from briee.envs.lock import CombinationLock
 from briee.experiments.held_out_rewards import TrueLatentReward, held_out_rewards, judge
-from briee.numerics.trees import at_level
-from briee.rollout.scan import ScanSampler
+from briee.numerics.linalg import at_level
+from briee.rollout.samplers import ScanSampler
 
 H = 2
 RESULTS = Path(__file__).parents[3] / "results" / "reward_free"

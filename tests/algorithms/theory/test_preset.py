@@ -19,7 +19,7 @@ from briee.algorithms.theory.exploration import explore, mixture_regret
 from briee.cli.main import main
 from briee.numerics.keys import stream
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 from briee.testing import check_agent
 
 

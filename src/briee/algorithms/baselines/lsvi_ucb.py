@@ -27,8 +27,8 @@ from briee.algorithms.baselines.memory import Counts, Episodes
 from briee.algorithms.bonus import elliptical_bonus
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
 from briee.rollout.policies import GreedyPolicy
+from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import Trajectories
 
 

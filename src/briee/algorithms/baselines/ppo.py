@@ -28,9 +28,7 @@ from briee.algorithms.baselines.actor_critic import (
 from briee.algorithms.baselines.config import PpoConfig
 from briee.numerics.keys import stream, unrolled
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
-from briee.rollout.policies import choose_action
-from briee.rollout.scan import ScanSampler, run_levels
+from briee.rollout.samplers import ScanSampler, choose_action, deepest_good_level, run_levels
 from briee.rollout.trajectories import Trajectories
 
 

@@ -31,9 +31,9 @@ from briee.algorithms.efficient.state_decoder import StateDecoder, unfitted
 from briee.algorithms.efficient.strata import Strata, arrivals, empty_strata, insert
 from briee.compute import available_cores, quick_jit
 from briee.numerics.keys import stream
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
+from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import StoredRows, Trajectories
 
 

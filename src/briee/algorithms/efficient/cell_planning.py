@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from briee.algorithms.efficient.config import ExploreConfig
 from briee.algorithms.efficient.state_decoder import StateDecoder
 from briee.algorithms.efficient.strata import Strata
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 
 UNTRIED = -1e6  # Q-value the greedy policy assigns to an untried action
 PRECISION = 1e-6  # of discounted values, relative to the error of the first sweep

@@ -28,7 +28,7 @@ from briee.algorithms.efficient.level_fit import fit_level
 from briee.algorithms.efficient.state_decoder import StateDecoder
 from briee.algorithms.efficient.strata import Strata, insert
 from briee.numerics.keys import stream
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
 from briee.rollout.trajectories import StoredRows, Trajectories
 

@@ -25,10 +25,10 @@ from briee.algorithms.paper.networks import maker
 from briee.algorithms.paper.replearn import Discriminator, first_discriminators, replearn
 from briee.compute import available_cores
 from briee.numerics.keys import stream
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Algorithm, Capabilities, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
 from briee.rollout.policies import GreedyPolicy, MixturePolicy, UniformPolicy
+from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import StoredRows
 
 LEVELS_AT_ONCE = 16

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from briee.algorithms.bonus import Bonus, upper_bound
 from briee.algorithms.paper.buffers import Transitions
-from briee.numerics.linalg import block_gram, block_moment, ridge
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level, block_gram, block_moment, ridge
 from briee.protocols import Reward
 
 

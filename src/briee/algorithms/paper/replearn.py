@@ -20,8 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import RepLearnConfig
-from briee.numerics.linalg import block_gram, block_moment, predict, ridge
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level, block_gram, block_moment, predict, ridge
 
 Psi = Callable[[Float[Array, "..."]], Float[Array, " K"]]
 """A decoder of one level, an `equinox.Module`."""

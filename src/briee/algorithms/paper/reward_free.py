@@ -19,7 +19,7 @@ from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import LSVIConfig
 from briee.algorithms.paper.decoders import Decoder
 from briee.algorithms.paper.lsvi import lsvi
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import PolicyKind, Reward
 from briee.rollout.policies import GreedyPolicy, QValues
 

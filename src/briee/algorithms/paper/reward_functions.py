@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Reward
 
 

@@ -1,7 +1,8 @@
-"""The modules that a run enters: `python -m briee.experiments.route [ARGUMENTS OF briee train]`.
+"""The modules that a run enters: `python benchmarks/route.py [ARGUMENTS OF briee train]`.
 
 A module is entered when one of its functions is called; what happens while a module is imported does not
-count.
+count. A run has three stages. It reads the request, by name, without JAX; then it makes the objects behind
+the names; then it loops.
 """
 
 import contextlib
@@ -18,8 +19,8 @@ import briee
 
 ROOT = Path(briee.__file__).parent
 EXAMPLE = ("lock", "--horizon", "25")
-ENTRY = ("__main__.py", "route.py")
-"""Files whose module code starts the run; that of all others is an import."""
+STAGES = {"cli/main.py": "request", "compute.py": "construction", "training/loop.py": "loop"}
+"""The first module of each stage, and the name of the stage."""
 
 
 def entered(arguments: Sequence[str]) -> list[Path]:
@@ -46,7 +47,7 @@ def entered(arguments: Sequence[str]) -> list[Path]:
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-    return [path for path in found if path.name not in ENTRY]
+    return list(found)
 
 
 def _in_import(frame: FrameType | None) -> bool:
@@ -54,13 +55,16 @@ def _in_import(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "<module>" and code.co_filename.startswith(str(ROOT)):
-            return Path(code.co_filename).name not in ENTRY
+            return Path(code.co_filename).name != "__main__.py"  # its code starts the run
         frame = frame.f_back
     return False
 
 
 if __name__ == "__main__":
-    files = entered(sys.argv[1:] or EXAMPLE)
-    for path in files:
-        print(f"{path.parts[0] if len(path.parts) > 1 else 'top level':12}{path.as_posix()}")
+    files = [path.as_posix() for path in entered(sys.argv[1:] or EXAMPLE)]
+    stage = ""
+    for file in files:
+        stage = STAGES.get(file, stage)
+        room = file.split("/")[0] if "/" in file else "top level"
+        print(f"{stage:14}{room:12}{file}")
     print(f"{len(files)} modules")
