@@ -35,9 +35,12 @@ def test_every_numbered_statement_has_a_row_and_no_row_has_another_number(kind):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[2]}")
 def test_every_row_names_code_and_a_test_that_exist(row):
     module, _, names = row[2].strip("`").partition(":")
-    target = importlib.import_module(module)
-    for name in names.split("."):
-        target = getattr(target, name)
+    if module.endswith(".py"):  # outside the package
+        assert f"def {names}(" in (ROOT / module).read_text()
+    else:
+        target = importlib.import_module(module)
+        for name in names.split("."):
+            target = getattr(target, name)
     path, _, test = row[3].strip("`").partition("::")
     assert (ROOT / path).exists()
     assert f"def {test}(" in (ROOT / path).read_text() or not test

@@ -18,11 +18,11 @@ except PackageNotFoundError:  # a source tree on the path, not installed
 register()
 
 if TYPE_CHECKING:
+    from briee import doctor as doctor
     from briee.agent.agent import BRIEE, Agent, NotLearnedError
     from briee.agent.loading import load
     from briee.algorithms.paper.config import BrieeConfig
     from briee.algorithms.registry import preset
-    from briee.diagnose import doctor
     from briee.errors import RunError
     from briee.rollout.samplers import Evaluation
     from briee.training.checkpoint import CheckpointError

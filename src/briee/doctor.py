@@ -1,5 +1,5 @@
-"""Alias of `briee.diagnose.doctor`."""
+"""Alias of `briee.diagnose.environment_verdict`."""
 
-from briee.diagnose.doctor import Finding, LevelFacts, examine, lines
+from briee.diagnose.environment_verdict import Finding, LevelFacts, examine, lines
 
 __all__ = ["Finding", "LevelFacts", "examine", "lines"]

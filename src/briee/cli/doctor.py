@@ -58,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"{args.env} is a run, whose environment is known: leave out {given[0]}")
     agent = load_agent(run_dir) if of_run else None
     prepare_process()
-    from briee.diagnose import doctor
+    from briee.diagnose import environment_verdict as doctor
     from briee.diagnose.merged_states import examine_decoders
     from briee.envs.adapters.episodic import EnvironmentStepError
     from briee.rollout.samplers import adapt

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from briee.diagnose.doctor import Finding, examined_levels, main_directions, ridge_predictions
+from briee.diagnose.environment_verdict import Finding, examined_levels, main_directions, ridge_predictions
 from briee.protocols import Algorithm, S
 
 NOTICEABLE = 0.05

@@ -101,7 +101,7 @@ def train(
         display.phase("compile")
         with interruptible():
             algorithm.compile(now.state)
-    while not done(now):
+    while not done(now):  # Alg. 1, l. 3
         with interruptible():
             now = iterate(algorithm, spec, now, display.phase)
         keep(now)

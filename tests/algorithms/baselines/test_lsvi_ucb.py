@@ -11,8 +11,8 @@ from scipy.spatial.distance import pdist
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig
 from briee.algorithms.baselines.fixed_features import GroundTruth, fourier_features
+from briee.algorithms.baselines.lsvi_data import Episodes
 from briee.algorithms.baselines.lsvi_ucb import LsviUcb, LsviUcbRff
-from briee.algorithms.baselines.memory import Episodes
 from briee.envs.lock import CombinationLock
 from briee.protocols import Knowledge
 from briee.rollout.policies import UniformPolicy

@@ -18,9 +18,9 @@ from briee.algorithms.paper.reward_free import RewardFree, plan_reward, start_va
 from briee.algorithms.paper.reward_functions import ActionReward, as_reward, check_reward
 from briee.envs.adapters.python_file import load_from_file
 from briee.envs.lock import CombinationLock
-from briee.experiments.held_out_rewards import TrueLatentReward, held_out_rewards, judge
 from briee.numerics.linalg import at_level
 from briee.rollout.samplers import ScanSampler
+from held_out_rewards import TrueLatentReward, held_out_rewards, judge
 
 H = 2
 RESULTS = Path(__file__).parents[3] / "results" / "reward_free"

@@ -9,16 +9,17 @@ from jax import nn
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import BonusConfig
 from briee.algorithms.paper.lsvi import lsvi
-from briee.algorithms.theory.block import (
+from briee.algorithms.theory.dynamic_programming import (
     random_class,
     uniform_policy,
     value_iteration,
     values,
 )
-from briee.algorithms.theory.exploration import ExactSetting, explore, mixture_regret, plan_after
-from briee.algorithms.theory.presets import TheoryPreset
+from briee.algorithms.theory.exploration import ExactSetting
+from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
 from line_six import bonus_of
+from theory_runs import explore, mixture_regret, plan_after
 
 
 def preset(mdp, size, samples, **changes) -> TheoryPreset:

@@ -7,9 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.block import deterministic, mixture, random_class
-from briee.algorithms.theory.exploration import ExactSetting, explore
-from briee.algorithms.theory.lemmas import (
+from briee.algorithms.theory.dynamic_programming import deterministic, mixture, random_class
+from briee.algorithms.theory.exploration import ExactSetting, count_bonus
+from briee.algorithms.theory.oracle import replearn
+from briee.algorithms.theory.theorem_parameters import TheoryPreset
+from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from briee.numerics.linalg import block_gram, elliptical_norm, inverse_factor
+from theory_lemmas import (
     almost_optimism,
     bonus_ratio,
     bounded_weights,
@@ -23,11 +27,7 @@ from briee.algorithms.theory.lemmas import (
     total_variation,
     uniform_convergence,
 )
-from briee.algorithms.theory.model import count_bonus
-from briee.algorithms.theory.oracle import replearn
-from briee.algorithms.theory.presets import TheoryPreset
-from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
-from briee.numerics.linalg import block_gram, elliptical_norm, inverse_factor
+from theory_runs import explore
 
 SEEDS = 2
 

@@ -5,15 +5,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.block import mixture, random_class, uniform_policy
-from briee.algorithms.theory.boxqp import maximise
 from briee.algorithms.theory.discriminators import (
     appendix_c,
     first_class,
+    maximise,
     partitions,
     second_class,
     section_4,
 )
+from briee.algorithms.theory.dynamic_programming import mixture, random_class, uniform_policy
 from briee.algorithms.theory.exploration import draw
 from briee.algorithms.theory.oracle import explained, loss, replearn, ridge_weights
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp

@@ -15,12 +15,12 @@ from briee.agent.agent import Agent
 from briee.algorithms import registry as algorithms
 from briee.algorithms.theory.algorithm import Theory
 from briee.algorithms.theory.config import TheoryConfig
-from briee.algorithms.theory.exploration import explore, mixture_regret
 from briee.cli.main import main
 from briee.numerics.keys import stream
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler
 from briee.testing import check_agent
+from theory_runs import explore, mixture_regret
 
 
 def table(path: Path) -> dict[str, np.ndarray]:

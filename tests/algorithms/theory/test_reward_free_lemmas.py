@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.block import random_class
-from briee.algorithms.theory.exploration import ExactSetting, explore
-from briee.algorithms.theory.lemmas import (
+from briee.algorithms.theory.dynamic_programming import random_class
+from briee.algorithms.theory.exploration import ExactSetting
+from briee.algorithms.theory.theorem_parameters import TheoryPreset
+from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from theory_lemmas import (
     overestimation,
     planning_error,
     reconstruction_error,
     reward_free_values,
 )
-from briee.algorithms.theory.presets import TheoryPreset
-from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from theory_runs import explore
 
 
 @pytest.fixture(scope="module", params=range(3))

@@ -23,7 +23,7 @@ from briee.algorithms.baselines.fixed_features import (
     Psi,
     fourier_features,
 )
-from briee.algorithms.baselines.memory import Counts, Episodes
+from briee.algorithms.baselines.lsvi_data import Counts, Episodes
 from briee.algorithms.bonus import elliptical_bonus
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases

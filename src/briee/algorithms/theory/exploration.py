@@ -1,19 +1,22 @@
-"""Algorithms 1 and 4 in the setting of the theorems: finite classes, exact oracles, known distributions.
+"""The steps of Algorithms 1 and 4 in the setting of the theorems: finite classes, exact oracles.
 
 The algorithm plans again when the data has grown by a factor (factor 1: after every episode, as printed). The
 data between two plans is multinomial counts, so 10^12 episodes take as long as ten.
+
+The model-based view of the proof sketch is here too: for one-hot features the unnormalised P-hat(s' | s, a) =
+N(psi(s), a, s') / (N(psi(s), a) + lam), and LSVI (Algorithm 3) with reward r + b is value iteration in the
+model (P-hat, r + b). Counts are [H, S, A, S], decoders [H, S].
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from briee.algorithms.theory.block import deterministic, mixture, uniform_policy, value_iteration, values
+from briee.algorithms.bonus import one_hot_bonus
 from briee.algorithms.theory.discriminators import Discriminators, appendix_c, section_4
-from briee.algorithms.theory.model import count_bonus, learned_model
-from briee.algorithms.theory.oracle import RepLearnResult, replearn
-from briee.algorithms.theory.presets import TheoryPreset
+from briee.algorithms.theory.dynamic_programming import mixture
+from briee.algorithms.theory.oracle import RepLearnResult, aggregate, replearn
+from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import BlockMDP
 
 
@@ -28,26 +31,6 @@ class Data:
     rho: np.ndarray
     beta: np.ndarray
     gamma: np.ndarray
-
-
-@dataclass(frozen=True)
-class Iteration(Data):
-    """The data, results and true regret of one iteration of Algorithm 1.
-
-    learned: RepLearn's result per level; decoders [H, S]; model P-hat and bonus; Q [H, S, A] of the planner,
-    its start value and its policy [H, S, A]; regret V* - V of the policy.
-    """
-
-    lam: float
-    alpha: float
-    learned: list[RepLearnResult]
-    decoders: np.ndarray
-    model: np.ndarray
-    bonus: np.ndarray
-    q: np.ndarray
-    optimistic_value: float
-    policy: np.ndarray
-    regret: float
 
 
 @dataclass(frozen=True)
@@ -125,50 +108,26 @@ def plan(setting: ExactSetting, data: Data, decoders: np.ndarray) -> tuple[np.nd
     return learned_model(data.counts + data.counts_prime, decoders, Z, lam), bonus
 
 
-def explore(setting: ExactSetting, samples: int, rng: np.random.Generator) -> Iterator[Iteration]:
-    """Algorithm 1 (or the exploration of Algorithm 4) until every D_h holds `samples` transitions."""
-    if not setting.discriminators:
-        setting = setting.with_discriminators()
-    mdp, preset = setting.mdp, setting.preset
-    data, policy = no_data(mdp), uniform_policy(mdp)  # Alg. 1, l. 2
-    while data.n < samples:  # Alg. 1, l. 3
-        m = min(batch(data.n, setting.growth), samples - data.n)
-        data = collect(mdp, data, policy, m, rng)  # Alg. 1, l. 4
-        learned = represent(setting, data)  # Alg. 1, l. 5
-        decoders = np.stack([setting.classes[h, found.index] for h, found in enumerate(learned)])
-        model, bonus = plan(setting, data, decoders)  # Alg. 1, l. 6
-        q, V = value_iteration(model, setting.reward + bonus)  # Alg. 1, l. 7
-        policy = deterministic(q.argmax(axis=2), mdp.num_actions)
-        achieved = float(mdp.initial @ values(mdp.transition, mdp.reward, policy)[0])
-        yield Iteration(
-            **vars(data), lam=preset.lam(data.n), alpha=preset.alpha(data.n), learned=learned,
-            decoders=decoders, model=model, bonus=bonus, q=q, optimistic_value=float(mdp.initial @ V[0]),
-            policy=policy, regret=mdp.optimal_return - achieved,
-        )  # fmt: skip
-
-
 def batch(n: int, growth: float) -> int:
     """Samples until the next plan."""
     return max(1, round((growth - 1.0) * n))
 
 
-def mixture_regret(history: list[Iteration], optimal: float, first: float) -> np.ndarray:
-    """V* - V of the uniform mixture of the policies that collected data, after each iteration (Thm. 1).
-
-    `first` is the value of the initial policy. Each policy is weighted by the samples it collected.
-    """
-    regrets = np.array([optimal - first, *(step.regret for step in history[:-1])])
-    played = np.diff([0, *(step.n for step in history)])
-    return np.cumsum(regrets * played) / np.cumsum(played)
-
-
-def planned_policy(step: Iteration, reward: np.ndarray, with_bonus: bool = True) -> np.ndarray:
-    """The planning phase of Algorithm 4 in the model of one iteration: a policy [H, S, A]."""
-    q, _ = value_iteration(step.model, reward + (step.bonus if with_bonus else 0.0))
-    return deterministic(q.argmax(axis=2), reward.shape[2])
+def learned_model(counts: np.ndarray, decoders: np.ndarray, num_latents: int, lam: float) -> np.ndarray:
+    """P-hat [H, S, A, S]; its rows are non-negative and sum to less than one."""
+    model = np.zeros(counts.shape)
+    for h, labels in enumerate(decoders):
+        u = aggregate(counts[h], labels, num_latents)
+        model[h] = (u / (u.sum(axis=-1, keepdims=True) + lam))[labels]
+    return model
 
 
-def plan_after(history: list[Iteration], reward: np.ndarray, with_bonus: bool = True) -> np.ndarray:
-    """The same in the iteration whose planner promised the least, for a reward [H, S, A]."""
-    best = min(history, key=lambda step: step.optimistic_value)  # Alg. 4, l. 9
-    return planned_policy(best, reward, with_bonus)
+def count_bonus(
+    counts: np.ndarray, decoders: np.ndarray, num_latents: int, lam: float, alpha: float, cap: float = 2.0
+) -> np.ndarray:
+    """b [H, S, A] = min(alpha / sqrt(N(psi(s), a) + lam), cap), with the counts of D_h (Alg. 1, l. 6)."""
+    bonus = np.zeros(counts.shape[:3])
+    for h, labels in enumerate(decoders):
+        n = aggregate(counts[h], labels, num_latents).sum(axis=-1)
+        bonus[h] = one_hot_bonus(n, lam, alpha, cap)[labels]
+    return bonus

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.diagnose.doctor import enough_latents, examine, level_facts, lines
+from briee.diagnose.environment_verdict import enough_latents, examine, level_facts, lines
 from briee.diagnose.merged_states import examine_decoders
 from briee.envs.lock import CombinationLock
 from briee.protocols import Algorithm, Capabilities

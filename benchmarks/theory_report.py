@@ -1,4 +1,4 @@
-"""The lemmas in figures: `python -m briee.experiments.theory_report` runs small block MDPs.
+"""The lemmas in figures: `python benchmarks/theory_report.py` runs small block MDPs.
 
 Each table is a function that returns rows; each figure reads a table from its CSV alone.
 """
@@ -13,12 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from briee.algorithms.theory import lemmas
-from briee.algorithms.theory.block import mixture, random_class, uniform_policy, value_iteration, values
-from briee.algorithms.theory.exploration import ExactSetting, explore, mixture_regret, plan_after
-from briee.algorithms.theory.presets import TheoryPreset
+import theory_lemmas as lemmas
+from briee.algorithms.theory.dynamic_programming import (
+    mixture,
+    random_class,
+    uniform_policy,
+    value_iteration,
+    values,
+)
+from briee.algorithms.theory.exploration import ExactSetting
+from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import BlockMDP, lock_block_mdp, random_block_mdp
 from briee.training.directory import close_manifest, make_manifest, read_table, write_table
+from theory_runs import explore, mixture_regret, plan_after
 
 Rows = list[dict[str, Any]]
 Columns = dict[str, np.ndarray]
@@ -267,7 +274,7 @@ def draw_images(folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Write all tables and figures of docs/theory.md."""
-    program = "python -m briee.experiments.theory_report"
+    program = "python benchmarks/theory_report.py"
     parser = argparse.ArgumentParser(prog=program, description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=[*TABLES, "figures"], nargs="*", default=[*TABLES, "figures"])

@@ -1,4 +1,4 @@
-"""Reward-free exploration of the lock, then many rewards: `python -m briee.experiments.held_out_rewards`.
+"""Reward-free exploration of the lock, then many rewards: `python benchmarks/held_out_rewards.py`.
 
 Every value is exact except for the observation noise: a policy is reduced to its action probabilities in each
 latent state, which dynamic programming on the latent model evaluates.
@@ -24,11 +24,11 @@ from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.reward_free import RewardFree, RewardFreeState
 from briee.envs.block import LatentModel
 from briee.envs.lock import CombinationLock
-from briee.experiments.theory_report import write_rounded
 from briee.numerics.keys import stream
 from briee.protocols import Policy, PolicyKind
 from briee.rollout.samplers import ScanSampler
 from briee.training.directory import close_manifest, make_manifest
+from theory_report import write_rounded
 
 SAMPLES = 200
 """Observations of a latent state from which a policy's action probabilities are estimated."""
@@ -129,7 +129,7 @@ def judge(
 
 def main(argv: list[str] | None = None) -> None:
     """Explore once, then write the outcomes of all rewards after the last and some earlier iterations."""
-    program = "python -m briee.experiments.held_out_rewards"
+    program = "python benchmarks/held_out_rewards.py"
     parser = argparse.ArgumentParser(prog=program, description=main.__doc__)
     parser.add_argument("--horizon", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=30)

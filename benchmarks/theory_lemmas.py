@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from briee.algorithms.theory.block import occupancy, value_iteration, values
-from briee.algorithms.theory.exploration import ExactSetting, Iteration, planned_policy
+from briee.algorithms.theory.dynamic_programming import occupancy, value_iteration, values
+from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.oracle import aggregate, ridge_weights
 from briee.envs.exact_tables import BlockMDP
+from theory_runs import Iteration, planned_policy
 
 
 class Sides(NamedTuple):

@@ -1,4 +1,4 @@
-"""`briee doctor ENV`: check within a minute whether an environment looks like a block MDP.
+"""The doctor's verdict on an environment: check within a minute whether it looks like a block MDP.
 
 On uniformly random episodes, it measures at each level how much better the next observation is predicted from
 observation and action than from the action alone, and how many distinct predictions there are. In a block MDP
