@@ -1,9 +1,22 @@
-"""Settings of the whole suite: threads, compilation cache, plots without a screen, bounded hypothesis."""
+"""Settings of the whole suite: compilation, threads, caches, plots without a screen, bounded hypothesis."""
 
+import gc
 import os
+import sys
 from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+import pytest
+from hypothesis import settings
+
+# Programs run for milliseconds here, less time than optimising them takes. XLA reads flags up to the first
+# word without dashes, so these come first.
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false"
+)
+THREADS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+flags = os.environ.get("XLA_FLAGS", THREADS)
+os.environ["XLA_FLAGS"] = flags if flags.startswith(QUICK) else f"{QUICK} {flags}"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -11,8 +24,18 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-from hypothesis import settings
-
 # Compilation makes the first example slow, so there is no deadline; derandomised, so that a failure repeats.
 settings.register_profile("suite", max_examples=30, deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Release the compiled programs of a module at its end; otherwise a worker grows to gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        import jax
+
+        gc.collect()
+        jax.clear_caches()
+        gc.collect()

@@ -1,6 +1,10 @@
-"""Quick compilation: the same numbers, compiled once, also if the compiler does not know the options."""
+"""Cores, threads, cache and quick compilation, on this system and on simulated ones."""
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -50,3 +54,118 @@ def test_inside_a_traced_function_it_is_the_function_itself():
 
 def _refuse(x):
     raise ValueError("refused")
+
+
+VARIABLES = (*compute.ONE_THREAD, "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A process in which nothing is set, with its cache in `tmp_path`."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compute, "jax_computes", lambda: False)
+    monkeypatch.setattr(compute, "_set_cache", lambda *_: None)
+    return tmp_path
+
+
+def test_cores_are_those_of_this_process_where_the_system_tells_them(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
+    assert compute.available_cores() == 3
+
+
+def test_cores_without_affinity_are_all_and_at_least_one(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert compute.available_cores() == 8
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert compute.available_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("platform", "folder"),
+    [("linux", "home/.cache"), ("darwin", "home/Library/Caches"), ("win32", "home/AppData/Local")],
+)
+def test_the_cache_is_where_the_system_keeps_caches(monkeypatch, tmp_path, platform, folder):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    assert compute.cache_folder() == tmp_path / folder
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert compute.cache_folder() == tmp_path / ("local" if platform == "win32" else folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert compute.cache_folder() == tmp_path / "mine"
+
+
+def test_threads_and_cache_are_set_where_nothing_is(bare):
+    compute.prepare_process()
+    assert {name: os.environ[name] for name in compute.ONE_THREAD} == compute.ONE_THREAD
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(bare / "briee" / "jax")
+    assert (bare / "briee" / "jax").is_dir()
+    assert os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == compute.CACHED_SECONDS
+
+
+def test_what_the_user_set_is_kept(bare, monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "mine")
+    compute.prepare_process()
+    assert {os.environ[name] for name in VARIABLES} == {"mine"}
+    assert not (bare / "briee").exists()
+
+
+def test_a_folder_that_cannot_be_written_means_no_cache(bare, monkeypatch):
+    (bare / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
+    compute.prepare_process()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_threads_are_left_alone_once_jax_computes(bare, monkeypatch):
+    monkeypatch.setattr(compute, "jax_computes", lambda: True)
+    compute.prepare_process()
+    assert "XLA_FLAGS" not in os.environ
+    assert "JAX_COMPILATION_CACHE_DIR" in os.environ
+
+
+def test_jax_computes_in_this_process():
+    jax.devices()
+    assert compute.jax_computes()
+
+
+NOTEBOOK = """
+import os, sys, pathlib
+{before}
+import briee
+agent = briee.Agent({env}, algo="lsvi-ucb", horizon=2)
+from briee.compute import ONE_THREAD
+import jax
+print(os.environ.get("XLA_FLAGS"), jax.config.jax_compilation_cache_dir)
+agent.learn(iterations=1, progress=False)
+cache = pathlib.Path(jax.config.jax_compilation_cache_dir)
+print(sum(1 for file in cache.iterdir()) > 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "env", "threads", "cache"),
+    [
+        ("", "'lock'", compute.ONE_THREAD["XLA_FLAGS"], "own"),
+        ("import jax", "__import__('gymnasium').make('briee/CombinationLock-v0', horizon=2)",
+         compute.ONE_THREAD["XLA_FLAGS"], "own"),
+        ("import jax; jax.jit(lambda x: x + 1)(1.0)", "'lock'", "None", "own"),
+        ("import jax; jax.config.update('jax_compilation_cache_dir', os.environ['XDG_CACHE_HOME'])", "'lock'",
+         compute.ONE_THREAD["XLA_FLAGS"], "user's"),
+    ],
+    ids=["fresh", "jax imported, env first", "jax computes", "user's cache"],
+)  # fmt: skip
+def test_a_notebook_has_the_threads_and_the_cache_of_the_command_line(tmp_path, before, env, threads, cache):
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    program = NOTEBOOK.format(before=before, env=env)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    folder = tmp_path if cache == "user's" else tmp_path / "briee" / "jax"
+    assert done.stdout.splitlines() == [f"{threads} {folder}", "True"]

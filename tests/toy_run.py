@@ -90,4 +90,5 @@ if __name__ == "__main__":
     runs.CHECKPOINT_SHARE = 1.0
     algorithm, spec = make_toy(solves_at=30, sleep=0.004)
     print("ready", flush=True)
-    runs.run(algorithm, spec, sys.argv[1], resume=True, callbacks=[lambda row: print(row, flush=True)])
+    hold = [lambda row: sys.stdin.read()] if "hold" in sys.argv else []  # until its input is closed
+    runs.run(algorithm, spec, sys.argv[1], resume=True, callbacks=[lambda row: print(row, flush=True), *hold])

@@ -1,7 +1,9 @@
 """Cores, threads and compilation: its cache, and quick compilation. Importing this module imports no JAX."""
 
+import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,27 +19,64 @@ ONE_THREAD = {
 }
 """The package runs levels in parallel threads; further threads inside each operation would slow them down."""
 
+CACHED_SECONDS = "0.2"
+"""Programs that take at least this long to compile are kept on disk."""
+
 OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
 """On CPUs these halve the compilation time; on small arrays the result is about as fast."""
 
 
 def prepare_process() -> None:
-    """Set threads and compilation cache, before JAX is imported; values set by the user are kept."""
-    for name, value in ONE_THREAD.items():
-        os.environ.setdefault(name, value)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "briee" / "jax"
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-        except OSError:  # without a cache only the start is slower
-            return
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    """Set threads and compilation cache, as far as the user has not set them.
+
+    JAX reads the threads when it first computes and the variables of its cache when it is imported. Once it
+    computes, its threads stay as they are; the cache can be set at any time.
+    """
+    if not jax_computes():
+        for name, value in ONE_THREAD.items():
+            os.environ.setdefault(name, value)
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    folder = cache_folder() / "briee" / "jax"
+    with contextlib.suppress(OSError):  # without a cache only the start is slower
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", CACHED_SECONDS)
+        if "jax" in sys.modules:
+            _set_cache(str(folder), float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]))
 
 
 def available_cores() -> int:
-    """Number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores this process may use; all cores where the system has no affinity, as on macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cache_folder() -> Path:
+    """The user's folder for caches on this system."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+
+
+def jax_computes() -> bool:
+    """Whether JAX has read its flags already, because something was computed or its devices were listed."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "backends_are_initialized", lambda: False)())
+
+
+def _set_cache(folder: str, seconds: float) -> None:
+    """Give JAX, which is imported already, the folder of its cache unless it has one."""
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
+        reset_cache()  # whether there is a cache is asked once, at the first compilation
 
 
 def quick_jit(function: Callable[P, R]) -> Callable[P, R]:

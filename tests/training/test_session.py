@@ -25,7 +25,7 @@ from briee.protocols import no_phases
 from briee.training import loop
 from briee.training import session as runs
 from briee.training.checkpoint import CheckpointError, Folder
-from briee.training.directory import MetricsFile, is_locked, list_runs, locked, read_metrics, read_table
+from briee.training.directory import MetricsFile, list_runs, read_metrics, read_table
 from briee.training.loop import DivergedError, reaches_optimum
 from briee.training.session import RunInterrupted, claimed, load_moment, run
 from briee.training.spec import RunSpec
@@ -413,34 +413,6 @@ def test_a_run_older_than_a_field_has_the_preset_s_value_there(tmp_path):
         claim(tmp_path, "briee", "released", replearn={"wait_for_rival": True})
     claim(tmp_path, "briee", "released")
     assert json.loads((tmp_path / "config.json").read_text()) == spec.to_json()
-
-
-def test_a_lock_stops_a_second_process_and_is_gone_afterwards(tmp_path):
-    path = tmp_path / "lock"
-    with locked(path):
-        assert is_locked(path)
-        with pytest.raises(RunError, match=f"in use by process {os.getpid()} on "), locked(path):
-            pass
-        with pytest.raises(RunError, match="in use by process"):
-            run(*make_toy(), tmp_path)
-    assert not path.exists()
-    assert not is_locked(path)
-
-
-def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path):
-    program = [sys.executable, str(Path(__file__).parents[1] / "toy_run.py"), str(tmp_path)]
-    with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for _ in range(2):  # until its first iteration
-            process.stdout.readline()
-        with pytest.raises(RunError, match=f"in use by process {process.pid} on "), locked(tmp_path / "lock"):
-            pass
-        assert [run.state for run in list_runs(tmp_path)] == ["running"]
-        process.kill()
-    assert (tmp_path / "lock").exists()
-    assert [run.state for run in list_runs(tmp_path)] == ["stopped"]
-    with locked(tmp_path / "lock"):
-        assert is_locked(tmp_path / "lock")
 
 
 def test_tables_are_read_without_a_line_cut_short(tmp_path):

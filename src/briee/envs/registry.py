@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gymnasium.envs import registration
 
+from briee.compute import prepare_process
+
 if TYPE_CHECKING:
     from briee.protocols import Environment
 
@@ -121,6 +123,7 @@ def make(name: str, **kwargs: Any) -> Any:
     for key, value in arguments.items():
         if callable(value):
             arguments[key] = value(arguments["horizon"])
+    prepare_process()  # the environment's tables are often the first that JAX computes
     return constructor(**arguments)
 
 

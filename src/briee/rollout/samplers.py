@@ -19,7 +19,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.compute import available_cores, quick_jit
+from briee.compute import available_cores, prepare_process, quick_jit
 from briee.envs.adapters.encoding import ObservationEncoder, discrete_actions
 from briee.envs.adapters.rich import rich_observation
 from briee.envs.adapters.third_party import environment_name, make_one
@@ -72,6 +72,7 @@ def adapt(
     `horizon` is needed if the environment has no time limit. With a name, `arguments` are passed to the
     environment and `rich` to `rich_observation`. Raises `ValueError` with one sentence.
     """
+    prepare_process()
     if isinstance(env, Adapted):
         return env
     if horizon is not None and horizon < 1:
@@ -105,6 +106,7 @@ def make_sampler(
 
     Raises `ValueError` with one sentence.
     """
+    prepare_process()
     if registered(env):
         if rich:
             raise ValueError(f"{env} has rich observations already: --rich is for Discrete ones")

@@ -20,6 +20,8 @@ import os
 import platform
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +35,10 @@ from briee.errors import RunError
 
 LOCK_SECONDS = 0.5
 """Wait this long for a lock, because a listing of runs holds it for a moment to see whether it is free."""
+BEAT_SECONDS = 20.0
+"""The holder of a lock touches the file this often."""
+LIFETIME = 180.0
+"""A lock of another machine that was not touched for so many seconds belongs to nobody."""
 
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium")
 THREAD_VARIABLES = ("XLA_FLAGS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -97,24 +103,68 @@ def os_errors(path: Path) -> Iterator[None]:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+class LockLostError(RunError):
+    """Another process has taken the run directory over."""
+
+
+class Lock:
+    """A lock file that this process holds, with its process and machine written into it."""
+
+    def __init__(self, path: Path):
+        self.path, self.note = path, {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        with contextlib.suppress(PermissionError):  # Windows lets nobody write to a locked file
+            path.write_text(json.dumps(self.note))
+        self._released = threading.Event()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        """Touch the file, however long an iteration takes."""
+        while not self._released.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    def check(self) -> None:
+        """Raise `LockLostError` if another machine took the lock over because it thought this one dead."""
+        holder = _holder(self.path)
+        if holder and holder != self.note:
+            raise LockLostError(f"{self.path.parent} was taken over by {_name(holder)}: this process stops")
+
+    def release(self) -> None:
+        """Remove the file, if it is still this process's own."""
+        self._released.set()
+        self._heart.join()
+        with contextlib.suppress(OSError):
+            if _holder(self.path) in (self.note, None):
+                self.path.unlink()
+
+
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[Lock]:
     """Hold the lock file `path`, or raise `RunError` with the name of the process that does.
 
-    The operating system releases the lock when its process ends, even if the process is killed.
+    On one machine the operating system holds the lock and releases it when the process ends, even if it is
+    killed. Between machines that share a folder this may not work, so a lock of another machine counts as
+    held for as long as its file is touched, and is taken over when that stopped.
     """
     lock = FileLock(path, timeout=LOCK_SECONDS)
     try:
-        lock.acquire()
+        if _elsewhere(path) == "alive":
+            raise Timeout(str(path))
+        try:
+            lock.acquire()
+        except Timeout:
+            if _elsewhere(path) != "dead":
+                raise
+            _set_aside(path)
+            lock.acquire()
     except Timeout:
-        raise RunError(f"{path.parent} is in use by {_noted(path)}") from None
+        raise RunError(f"{path.parent} is in use by {_name(_holder(path))}") from None
+    held = Lock(path)
     try:
-        with contextlib.suppress(PermissionError):  # Windows lets nobody write to a locked file
-            path.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        yield
+        yield held
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()  # still locked, so it is this process's own
+        held.release()
         lock.release()
 
 
@@ -122,6 +172,8 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds the lock file; yes, if this user may not try."""
     if not path.exists():
         return False
+    if elsewhere := _elsewhere(path):
+        return elsewhere == "alive"
     try:
         with FileLock(path, timeout=0):
             return False
@@ -129,13 +181,38 @@ def is_locked(path: Path) -> bool:
         return True
 
 
-def _noted(path: Path) -> str:
-    """The process that a lock file names."""
+def _holder(path: Path) -> dict[str, Any] | None:
+    """The note in a lock file; None if there is none, or none that can be read."""
     try:
-        holder = json.loads(path.read_text())
-        return f"process {holder['pid']} on {holder['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        note = json.loads(path.read_text())
+        return note if {"pid", "host"} <= note.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _name(holder: dict[str, Any] | None) -> str:
+    """The process that a note names."""
+    return f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+
+
+def _elsewhere(path: Path) -> str | None:
+    """`alive` or `dead` for the lock of a process on another machine, by when it was touched; else None."""
+    holder = _holder(path)
+    with contextlib.suppress(FileNotFoundError):  # released meanwhile
+        if holder and holder["host"] != socket.gethostname():
+            return "alive" if time.time() - path.stat().st_mtime < LIFETIME else "dead"
+    return None
+
+
+def _set_aside(path: Path) -> None:
+    """Remove the lock of a dead process, but not one that somebody else has put in its place meanwhile."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(path, aside)
+        if _elsewhere(aside) == "dead" or path.exists():
+            aside.unlink()
+        else:
+            os.replace(aside, path)
 
 
 class MetricsFile:

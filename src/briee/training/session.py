@@ -21,6 +21,8 @@ from briee.errors import RunError
 from briee.protocols import Algorithm, S
 from briee.training.checkpoint import CheckpointError, Folder
 from briee.training.directory import (
+    Lock,
+    LockLostError,
     MetricsFile,
     close_manifest,
     locked,
@@ -75,13 +77,14 @@ def run(
     complete iteration is saved.
     """
     run_dir = Path(run_dir)
-    with claimed(run_dir, spec, resume=resume, overwrite=overwrite):
+    with claimed(run_dir, spec, resume=resume, overwrite=overwrite) as lock:
         with os_errors(run_dir):
-            session = _Session(algorithm, spec, run_dir, display or Display(), command)
+            session = _Session(algorithm, spec, run_dir, lock, display or Display(), command)
         try:
             session.train(callbacks)
         except BaseException as error:
-            if isinstance(error, Exception | RunInterrupted):  # a second Ctrl-C means now
+            ours = not isinstance(error, LockLostError)
+            if ours and isinstance(error, Exception | RunInterrupted):  # a second Ctrl-C means now
                 with contextlib.suppress(OSError, ValueError):
                     session.conclude()
             raise
@@ -109,9 +112,18 @@ def load_moment(algorithm: Algorithm[S], spec: RunSpec, folder: Folder) -> Momen
 class _Session(Generic[S]):
     """The work of one process on a run: the last complete iteration, and whether it is on disk."""
 
-    def __init__(self, algorithm: Algorithm[S], spec: RunSpec, run_dir: Path, display: Display, command: str):
+    def __init__(
+        self,
+        algorithm: Algorithm[S],
+        spec: RunSpec,
+        run_dir: Path,
+        lock: Lock,
+        display: Display,
+        command: str,
+    ):
         """Load the newest checkpoint, rewind metrics.csv to it, and record how this process runs."""
-        self.algorithm, self.spec, self.run_dir, self.display = algorithm, spec, run_dir, display
+        self.algorithm, self.spec, self.run_dir, self.lock = algorithm, spec, run_dir, lock
+        self.display = display
         self.folder, self.metrics = Folder(run_dir / "checkpoint"), MetricsFile(run_dir / "metrics.csv")
         self.began = self.saved_at = time.perf_counter()
         self.saved, self.cost = True, 0.0
@@ -144,6 +156,7 @@ class _Session(Generic[S]):
     def keep(self, moment: Moment[S]) -> None:
         """Write the row of a complete iteration and, if it is time, a checkpoint."""
         assert moment.row is not None
+        self.lock.check()
         self.now, self.saved = moment, False
         with os_errors(self.run_dir):
             self.metrics.append(moment.row)
@@ -227,7 +240,7 @@ class _Interrupts:
 
 
 @contextlib.contextmanager
-def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iterator[None]:
+def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iterator[Lock]:
     """Lock the directory, check that it may be used for `spec`, and write config.json; else `RunError`.
 
     A directory with a run needs `resume` (same values) or `overwrite` (the files of the run are removed). A
@@ -236,7 +249,7 @@ def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iter
     with contextlib.ExitStack() as stack:
         with os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(path / "lock"))
+            lock = stack.enter_context(locked(path / "lock"))
             for leftover in (*path.glob(".*.partial"), *path.glob("checkpoint/.*.partial")):
                 leftover.unlink()  # incomplete files of a killed process
             if overwrite:
@@ -244,7 +257,7 @@ def claimed(path: Path, spec: RunSpec, *, resume: bool, overwrite: bool) -> Iter
             else:
                 _check(path, spec, resume)
             write_json(path / "config.json", spec.to_json())
-        yield
+        yield lock
 
 
 def _check(path: Path, spec: RunSpec, resume: bool) -> None:
