@@ -29,7 +29,7 @@ LEVEL, HORIZON, EPISODES = 4, 10, 6000
 
 
 def config(standardize: bool) -> BrieeConfig:
-    """As in benchmarks/decoders.sh, but with more rounds, because RepLearn starts from random weights."""
+    """As in benchmarks/worlds.py, but with more rounds, because RepLearn starts from random weights."""
     paper = BrieeConfig.paper(HORIZON)
     small = {"feature_batch": 128, "discriminator_batch": 128, "hidden_sizes": (32,), "momentum": 0.9}
     steps = {"rounds": 8, "feature_steps": 32, "discriminator_steps": 32}

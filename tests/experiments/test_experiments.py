@@ -11,13 +11,13 @@ from briee.cli.main import main
 from briee.errors import RunError
 from briee.experiments import FIGURES, runner
 from briee.experiments.ablation import OTHER, switched
-from briee.experiments.finished import Finished, is_done
+from briee.experiments.fingerprint import machine
+from briee.experiments.finished import Existing, is_done
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting
+from briee.experiments.tables import read_curves
 from briee.training.directory import read_table
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -54,7 +54,7 @@ def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     assert all(is_done(folder / setting.name) for setting in figure.smoke)
     runs = read_table(folder / "runs.csv")
     assert [row["label"] for row in runs] == [setting.label for setting in figure.smoke]
-    assert len(read_table(folder / "curves.csv")) >= len(runs)
+    assert len(read_curves(folder)) >= len(runs)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.csv")}
     again: list[str] = []
     reproduce(name, tmp_path, smoke=True, say=again.append)
@@ -71,22 +71,44 @@ def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
 def test_a_finished_run_of_another_folder_is_not_repeated(tmp_path):
     setting = find_figure("fig1b").smoke[0]
     assert run_setting(setting, tmp_path / "elsewhere" / "other-name", "").words.startswith("solved")
-    own, other = tmp_path / "fig1b" / setting.name, tmp_path / "elsewhere" / "other-name"
-    directory = Finished(tmp_path).directory
-    assert directory(setting, own) == other
-    assert directory(dataclasses.replace(setting, episodes=9_999), own) == other, "solved is enough"
+    own, other = tmp_path / "fig1b", tmp_path / "elsewhere" / "other-name"
+    assert found(setting, own) == other
+    assert found(dataclasses.replace(setting, episodes=9_999), own) == other, "solved is enough"
     for change in (
         {"seed": 2},
         {"horizon": 3},
         {"changes": (("beta", 9.0),)},
         {"arguments": (("noise", 0.2),)},
     ):
-        assert directory(dataclasses.replace(setting, **change), own) == own, change
-    said: list[str] = []
-    reproduce("fig1b", tmp_path, smoke=True, only="algo=lsvi-ucb", say=said.append)
-    assert "1 done before" in said[0]
-    runs = read_table(tmp_path / "fig1b-smoke" / "runs.csv")
-    assert [row["run"] for row in runs] == ["elsewhere/other-name"]
+        assert found(dataclasses.replace(setting, **change), own) is None, change
+    for root, further in ((tmp_path, ()), (tmp_path / "new", (tmp_path / "elsewhere",))):
+        said: list[str] = []
+        reproduce("fig1b", root, smoke=True, only="algo=lsvi-ucb", further=further, say=said.append)
+        assert "1 done before" in said[0]
+        assert [row["label"] for row in read_table(root / "fig1b-smoke" / "runs.csv")] == [setting.label]
+    shutil.rmtree(tmp_path / "elsewhere")
+    assert found(setting, own) == tmp_path / "fig1b-smoke", "the row of a table is enough"
+
+
+def found(setting: Setting, folder: Path) -> Path | None:
+    """Where the run is that stands for a setting of the experiment in a folder."""
+    run, existing = Existing(folder.parent).best(setting, folder), Existing(folder.parent)
+    assert existing.is_done(setting, folder) == (run is not None and run.lasted(setting.episodes))
+    return run.place if run is not None and run.lasted(setting.episodes) else None
+
+
+def test_a_run_of_other_numerics_is_made_again(tmp_path):
+    setting, folder = Setting("ppo", "paper", "lock", 6, 100), tmp_path / "fig"
+    store_done(setting, tmp_path / "fig" / "old")
+    (tmp_path / "fig" / "old" / "manifest.json").write_text(json.dumps({"commit": "a1", "briee": "0.1.0"}))
+    commits = {"a1": {"ppo paper": "before"}, "b2": {"ppo paper": "now"}}
+    for present, done in (("before", True), ("now", False)):
+        values = {"machine": machine(), "present": {"ppo paper": present}, "commits": commits}
+        (tmp_path / "fingerprints.json").write_text(json.dumps(values))
+        assert Existing(tmp_path).is_done(setting, folder) == done
+    store_done(setting, tmp_path / "fig" / setting.name)
+    (tmp_path / "fig" / setting.name / "manifest.json").write_text(json.dumps({"commit": "b2"}))
+    assert found(setting, folder) == tmp_path / "fig" / setting.name
 
 
 def store_done(setting: Setting, run_dir: Path, *without: str) -> None:
@@ -100,29 +122,28 @@ def store_done(setting: Setting, run_dir: Path, *without: str) -> None:
         del group[last]
     run_dir.mkdir(parents=True)
     (run_dir / "config.json").write_text(json.dumps(values))
-    (run_dir / "summary.json").write_text(json.dumps({"finished": True, "solved": False}))
+    outcome = {"finished": True, "solved": False, "episodes": setting.episodes}
+    (run_dir / "summary.json").write_text(json.dumps(outcome))
 
 
 def test_another_number_of_threads_is_the_same_run_and_other_episodes_an_update_are_not(tmp_path):
     for algorithm, same in (("briee", True), ("ppo", False)):
         setting = Setting(algorithm, "paper", "lock", 6, 100, changes=(("workers", 2),))
-        done, own = tmp_path / "done" / algorithm, tmp_path / "own" / algorithm
+        done, own = tmp_path / "done" / algorithm, tmp_path / "own"
         store_done(setting, done)
-        found = Finished(tmp_path).directory
         assert found(setting, own) == done
         other = dataclasses.replace(setting, changes=(("workers", 3),))
-        assert found(other, own) == (done if same else own)
+        assert found(other, own) == (done if same else None)
 
 
 def test_a_run_older_than_a_field_is_not_that_of_a_variant(tmp_path):
     setting = Setting("briee", "paper", "lock", 6, 100)
-    done, own = tmp_path / "done" / "run", tmp_path / "own" / "run"
+    done, own = tmp_path / "done" / "run", tmp_path / "own"
     store_done(setting, done, "features.standardize", "evaluation.tolerance")
-    found = Finished(tmp_path).directory
     assert found(setting, own) == done
-    assert found(dataclasses.replace(setting, episodes=101), own) == own
+    assert found(dataclasses.replace(setting, episodes=101), own) is None
     for change in (("features.standardize", True), ("evaluation.tolerance", 0.5)):
-        assert found(dataclasses.replace(setting, changes=(change,)), own) == own, change
+        assert found(dataclasses.replace(setting, changes=(change,)), own) is None, change
 
 
 def test_a_run_stored_under_the_names_of_version_0_1_is_found(tmp_path):
@@ -132,12 +153,10 @@ def test_a_run_stored_under_the_names_of_version_0_1_is_found(tmp_path):
     values = json.loads((done / "config.json").read_text())
     old = values | {"algorithm": "briee", "preset": "efficient"}
     (done / "config.json").write_text(json.dumps(old))
-    own = tmp_path / "own" / setting.name
     assert (setting.name, setting.label) == ("lock-h6-efficient-s1", "efficient")
-    assert Finished(tmp_path).directory(setting, own) == done
-    near = tmp_path / "own" / "lock-h6-briee-efficient-s1"
-    shutil.copytree(done, near)
-    assert Finished(tmp_path).directory(setting, own) == near, "a run of the own folder comes first"
+    assert found(setting, tmp_path / "own") == done
+    shutil.copytree(done, tmp_path / "own" / setting.name)
+    assert found(setting, tmp_path / "own") == tmp_path / "own" / setting.name, "the own folder comes first"
 
 
 def test_failed_runs_do_not_stop_the_others_and_are_named_in_the_end(tmp_path, monkeypatch):
@@ -162,8 +181,12 @@ def test_failed_runs_do_not_stop_the_others_and_are_named_in_the_end(tmp_path, m
 
 def test_an_unfinished_run_whose_checkpoint_is_gone_fails_and_stays_in_the_figure(tmp_path, capsys):
     folder, name = tmp_path / "fig2c", "lock-dense-h30-briee-paper-s1"
-    for path in (RESULTS / "fig2c").glob("*-s1"):
-        shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("checkpoint"))
+    (setting,) = (s for s in find_figure("fig2c").settings if s.name == name)
+    store_done(setting, folder / name)
+    outcome = json.loads((folder / name / "summary.json").read_text()) | {"finished": False}
+    (folder / name / "summary.json").write_text(json.dumps(outcome))
+    rows = "".join(f"{n},{1500 * n},0.1,\n" for n in (1, 2))
+    (folder / name / "metrics.csv").write_text("iteration,episodes,eval_return,decoder_accuracy\n" + rows)
     files = lambda: {path: path.read_bytes() for path in folder.glob("*/*")}  # noqa: E731
     before = files()
     sentence = f"{name} has rows in metrics.csv but no checkpoint to continue from"
@@ -173,7 +196,8 @@ def test_an_unfinished_run_whose_checkpoint_is_gone_fails_and_stays_in_the_figur
     assert f"1 of 1 runs failed: {name}: " in error
     assert sentence in error
     assert error.count("\n") == 1
-    assert f"fig2c/{name}" in {row["run"] for row in read_table(folder / "runs.csv")}
+    (row,) = read_table(folder / "runs.csv")
+    assert (row["label"], row["finished"]) == ("briee paper", "False")
     assert (folder / "fig2c.png").exists()
     assert (
         main(["train", "lock-dense", "--preset", "paper", "--run-dir", str(folder / name), "--resume"]) == 2

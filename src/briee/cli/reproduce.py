@@ -17,13 +17,17 @@ from briee.experiments import FIGURES
 class ReproduceArgs:
     """Run an experiment, as far as it is not done, and draw its figure from the CSV files.
 
-    The same command can be given again at any time: finished runs are skipped, killed ones go on.
+    The same command can be given again at any time: runs that are in the tables or finished are skipped,
+    killed ones go on.
     """
 
     figure: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="|".join(FIGURES))]
     """Which one."""
     output: Path = Path("results")
-    """Folder for the results; the figure gets one of its own in it."""
+    """Folder for the results. The experiment has one of its own in it: tables, figure and, outside version
+    control, the directories of new runs."""
+    runs: tuple[Path, ...] = ()
+    """Folders with further run directories: their finished runs count, too, and enter the tables."""
     smoke: Flag = False
     """A few runs of seconds, to see that it works."""
     only: str = ""
@@ -47,6 +51,7 @@ def run(argv: Sequence[str]) -> int:
         only=args.only,
         workers=args.workers,
         plot_only=args.plot_only,
+        further=args.runs,
         command=shlex.join(["briee", "reproduce", *argv]),
     )
     return 0

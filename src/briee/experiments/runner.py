@@ -1,29 +1,27 @@
 """Carries out `briee reproduce`: run what is not done yet, write CSV files, draw from them.
 
-A run is done when its summary.json says `finished`, in the experiment's folder or in one next to it. A run
-that was killed goes on from its checkpoint. So the same command can be given again at any time, and the
-figure always shows what there is. Imports no JAX itself.
+A run is done when a table, of this experiment or another, has it, or when the summary.json of a run directory
+says `finished`. A run that was killed goes on from its checkpoint. So the same command can be given again at
+any time, and the figure always shows what there is. Imports no JAX itself.
 """
 
 import importlib
 import multiprocessing
-import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import briee
 from briee.configuration import changed
 from briee.errors import RunError
 from briee.experiments import FIGURES
-from briee.experiments.finished import Finished, is_done
+from briee.experiments.finished import Existing, Found
 from briee.experiments.setting import Experiment, Setting, select
-from briee.training.directory import read_json, read_table, write_table
+from briee.experiments.tables import RUN_COLUMNS, Row, read_curves, write_curves, write_runs
+from briee.training.directory import read_table
 from briee.training.progress import clock
 
 
@@ -36,16 +34,6 @@ class Outcome(NamedTuple):
 
 Run = Callable[[Setting, Path], Outcome]
 """Carries out a setting in a directory."""
-RUN_COLUMNS = (
-    "solved",
-    "finished",
-    "episodes",
-    "episodes_to_solve",
-    "env_steps",
-    "final_return",
-    "optimal_return",
-)
-CURVE_COLUMNS = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
 
 
 def reproduce(
@@ -56,12 +44,14 @@ def reproduce(
     only: str = "",
     workers: int = 1,
     plot_only: bool = False,
+    further: Sequence[Path] = (),
     command: str = "",
     say: Callable[[str], Any] = print,
 ) -> Path:
     """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the image file.
 
-    Failed runs do not stop the others; a `RunError` names them in the end.
+    Finished run directories below the folders `further` count as done and get their rows. Failed runs do not
+    stop the others; a `RunError` names them in the end.
     """
     experiment = find_figure(name)
     all_settings = experiment.smoke if smoke else experiment.settings
@@ -72,9 +62,12 @@ def reproduce(
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
     if not plot_only:
+        existing = Existing(root, further)
+        left = [setting for setting in settings if not existing.is_done(setting, folder)]
+        say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
         run = partial(run_setting, command=command or f"briee reproduce {name}", hasty=smoke)
-        failed = run_all(settings, folder, workers, run, say)
-    write_tables(all_settings, folder)
+        failed = run_all(left, folder, workers, run, say)
+    write_tables(all_settings, folder, Existing(root, further), fingerprinted=not smoke)
     image = folder / f"{name}.png"
     if not failed or (folder / "runs.csv").exists():
         draw(experiment, folder, image)
@@ -94,14 +87,11 @@ def find_figure(name: str) -> Experiment:
 def run_all(
     settings: Sequence[Setting], folder: Path, workers: int, run: Run, say: Callable[[str], Any]
 ) -> list[str]:
-    """Run what is not done, `workers` at a time, and report progress; returns which failed and why."""
-    finished = Finished(folder.parent)
-    left = [s for s in settings if not is_done(finished.directory(s, folder / s.name))]
-    say(f"{len(settings)} runs, {len(settings) - len(left)} done before")
+    """Run settings, `workers` at a time, and report progress; returns which failed and why."""
     began, failed = time.monotonic(), []
-    for count, (setting, outcome) in enumerate(outcomes(left, folder, workers, run), start=1):
+    for count, (setting, outcome) in enumerate(outcomes(settings, folder, workers, run), start=1):
         each = (time.monotonic() - began) / count
-        rest = f"{len(left) - count} left, about {clock(each * (len(left) - count))}"
+        rest = f"{len(settings) - count} left, about {clock(each * (len(settings) - count))}"
         say(f"{setting.name}: {'failed: ' * outcome.failed}{outcome.words}; {rest}")
         if outcome.failed:
             failed.append(f"{setting.name}: {outcome.words}")
@@ -151,50 +141,52 @@ def run_setting(setting: Setting, run_dir: Path, command: str, hasty: bool = Fal
     return Outcome(f"{reached}, not solved")
 
 
-def trained(arguments: str, run_dir: Path) -> dict[str, Any]:
-    """The summary of the run that `briee train` makes of these arguments, which is carried out first unless
-    it is done."""
-    if not is_done(run_dir):
-        options = [*shlex.split(arguments), "--run-dir", str(run_dir), "--resume"]
-        command = [sys.executable, "-m", "briee", "train", *options]
-        made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        if made.returncode:
-            raise RunError(f"{run_dir.name}: {made.stderr.decode().strip()}")
-    return read_json(run_dir / "summary.json") or {}
+def write_tables(
+    settings: Sequence[Setting], folder: Path, existing: Existing, fingerprinted: bool = True
+) -> None:
+    """Write runs.csv, curves.csv.gz and manifest.json of an experiment from the runs that exist."""
+    chosen = [(setting, existing.best(setting, folder)) for setting in settings]
+    runs = [(setting, run) for setting, run in chosen if run is not None]
+    if not runs:
+        return
+    rows = [own_row(setting, run, existing, fingerprinted) for setting, run in runs]
+    rows = apart(rows, existing.fingerprints.present)
+    curves = [
+        {"label": row["label"], "world": row["world"], "seed": row["seed"]} | point
+        for row, (_, run) in zip(rows, runs, strict=True)
+        for point in existing.curve(run)
+    ]
+    write_runs(folder, rows, existing.origins([run for _, run in runs]))
+    write_curves(folder, curves)
 
 
-def write_tables(settings: Sequence[Setting], folder: Path) -> None:
-    """Write runs.csv and curves.csv of a folder, unless they know more runs than there are directories of."""
-    runs, curves = collect(settings, folder)
-    if len(runs) >= max(1, len(read_table(folder / "runs.csv"))):
-        write_table(folder / "runs.csv", runs)
-        write_table(folder / "curves.csv", curves)
+def own_row(setting: Setting, run: Found, existing: Existing, fingerprinted: bool) -> Row:
+    """The row of a run under the names that a setting has in its experiment."""
+    names = {name: getattr(setting, name) for name in ("label", "world", "variant")}
+    numerics = run.row["numerics"]
+    if fingerprinted and not numerics:
+        numerics = existing.fingerprints.find(run.row)
+    return {name: run.row[name] for name in RUN_COLUMNS} | names | {"numerics": numerics}
 
 
-def collect(settings: Sequence[Setting], folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """One row per run that was begun, in the folder or in one next to it, and one row per evaluation."""
-    runs, curves, finished = [], [], Finished(folder.parent)
-    for setting in settings:
-        directory = finished.directory(setting, folder / setting.name)
-        summary, config = (read_json(directory / f"{name}.json") for name in ("summary", "config"))
-        if summary is None or config is None:
-            continue
-        about = {name: getattr(setting, name) for name in ("label", "world", "env", "horizon", "seed")}
-        runs.append(
-            about
-            | {"budget": config["episodes"]}
-            | {name: summary[name] for name in RUN_COLUMNS}
-            | {"seconds": round(summary["seconds"]["total"], 1)}
-            | {"run": directory.relative_to(folder.parent).as_posix()}
-        )
-        for row in read_table(directory / "metrics.csv"):
-            curves.append(about | {name: row.get(name, "") for name in CURVE_COLUMNS})
-    return runs, curves
+def apart(rows: Sequence[Row], present: Mapping[str, str]) -> list[Row]:
+    """The rows, with a line of its own for each version of an algorithm that computes other numbers.
+
+    The name of a line goes to the present numerics, or to those of most rows; others add their commit.
+    """
+    named = []
+    for row in rows:
+        line = [other["numerics"] for other in rows if other["label"] == row["label"]]
+        now = present.get(f"{row['algorithm']} {row['preset']}", "")
+        main = now if now in line else Counter(line).most_common(1)[0][0]
+        suffix = "" if row["numerics"] == main else f" (version {row['version']}, {row['commit'][:7]})"
+        named.append(row | {"label": row["label"] + suffix})
+    return named
 
 
 def draw(experiment: Experiment, folder: Path, image: Path) -> None:
     """Draw the figure from the two tables in a folder, without training."""
-    runs, curves = read_table(folder / "runs.csv"), read_table(folder / "curves.csv")
+    runs, curves = read_table(folder / "runs.csv"), read_curves(folder)
     if not runs:
         raise RunError(f"{folder} has no results yet: run the experiment first")
     seeds = sorted({int(row["seed"]) for row in runs})
@@ -204,6 +196,6 @@ def draw(experiment: Experiment, folder: Path, image: Path) -> None:
     caption = (
         f"seeds {', '.join(map(str, seeds))}; {budget} episodes; "
         f"{len(runs)} runs{f', {unfinished} of them unfinished' if unfinished else ''}; "
-        f"briee {briee.__version__}"
+        f"briee {', '.join(sorted({row['version'] for row in runs}))}"
     )
     experiment.plot(runs, curves, image, caption)

@@ -1,0 +1,140 @@
+"""The committed tables: each row can be repeated, no two contradict each other, no line mixes versions."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from briee.configuration import AlgorithmConfig, EvaluationConfig
+from briee.errors import RunError
+from briee.experiments import fingerprint
+from briee.experiments.fingerprint import TINY, Fingerprints, machine, measure
+from briee.experiments.runner import apart
+from briee.experiments.tables import (
+    RUN_COLUMNS,
+    configuration_hash,
+    contradictions,
+    mixed_lines,
+    read_curves,
+    read_origins,
+    spec_of,
+)
+from briee.training.directory import read_table
+from briee.training.spec import RunSpec
+
+RESULTS = Path(__file__).parents[2] / "results"
+TABLES = {path.parent.name: read_table(path) for path in sorted(RESULTS.glob("*/runs.csv"))}
+ROWS = [row for table in TABLES.values() for row in table]
+
+
+def test_there_are_tables_and_no_run_directories():
+    assert {"fig1b", "fig2b", "fig2c", "decoder", "ablation", "ablation-efficient", "worlds"} <= set(TABLES)
+    assert all(set(RUN_COLUMNS) <= set(row) for row in ROWS)
+
+
+def test_the_run_of_every_row_can_be_made_again():
+    for row in ROWS:
+        assert configuration_hash(spec_of(row)) == row["config"], (row["label"], row["world"], row["seed"])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_row_has_its_origin_and_its_curve(name):
+    origins = {(o["commit"], o["cpu"], o["threads"]): o["runs"] for o in read_origins(RESULTS / name)}
+    rows = TABLES[name]
+    assert sum(origins.values()) == len(rows)
+    assert {(row["commit"], row["cpu"], row["threads"]) for row in rows} == set(origins)
+    key = lambda row: (row["label"], row["world"], row["seed"])  # noqa: E731
+    last = {key(point): point["episodes"] for point in read_curves(RESULTS / name)}
+    assert last == {key(row): row["episodes"] for row in rows}
+
+
+def test_no_specification_has_two_outcomes():
+    assert contradictions(ROWS) == []
+    solved = next(row for row in ROWS if row["solved"] == "True")
+    other = solved | {"episodes": str(int(solved["episodes"]) + 300), "cpu": "another"}
+    (sentence,) = contradictions([*ROWS, other])
+    assert f"{solved['episodes']} episodes" in sentence
+    assert f"{other['episodes']} episodes" in sentence
+    assert contradictions([*ROWS, other | {"numerics": "another"}]) == []
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_line_mixes_versions_that_compute_other_numbers(name):
+    rows = TABLES[name]
+    assert mixed_lines(rows) == []
+    assert all(row["numerics"] for row in rows if f"{row['algorithm']} {row['preset']}" in TINY)
+    label = rows[0]["label"]
+    later = rows[0] | {"seed": "99", "numerics": "another", "version": "9.0", "commit": "1234567890"}
+    assert mixed_lines([*rows, later]) == [label]
+    named = apart([*rows, later], {})
+    assert mixed_lines(named) == []
+    assert named[-1]["label"] == f"{label} (version 9.0, 1234567)"
+    assert [row["label"] for row in named[:-1]] == [row["label"] for row in rows]
+
+
+def test_a_row_has_the_fingerprint_of_its_commit():
+    known = Fingerprints(RESULTS)
+    assert set(known.present) == set(TINY)
+    for row in ROWS:
+        assert known.of(row) == row["numerics"], (row["label"], row["commit"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(AlgorithmConfig):
+    rate: float = 0.1
+    workers: int = 1
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    free_fields = ("workers",)
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterConfig(Config):
+    added: int | None = None
+
+
+def test_the_hash_tells_configurations_apart_and_survives_a_new_field():
+    spec = RunSpec("lock", "toy", "default", 6, 1, 100, Config(), {"noise": 0.1})
+    own = configuration_hash(spec)
+    for same in ({"episodes": 200}, {"config": Config(workers=2)}, {"config": LaterConfig()}):
+        assert configuration_hash(dataclasses.replace(spec, **same)) == own, same
+    for other in (
+        {"seed": 2},
+        {"horizon": 7},
+        {"env_arguments": {"noise": 0.2}},
+        {"rich": {"noise": 0.1}},
+        {"config": Config(rate=0.2)},
+        {"config": LaterConfig(added=1)},
+        {"config": Config(evaluation=EvaluationConfig(streak=6))},
+    ):
+        assert configuration_hash(dataclasses.replace(spec, **other)) != own, other
+
+
+def test_fingerprints_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch):
+    values = {"machine": {"cpu": "another"}, "present": {}, "commits": {}}
+    (tmp_path / "fingerprints.json").write_text(json.dumps(values))
+    with pytest.raises(RunError, match="of another machine"):
+        Fingerprints(tmp_path).add("0123", "ppo paper", "abc")
+    monkeypatch.setattr(fingerprint, "machine", lambda: {"cpu": "another"})
+    Fingerprints(tmp_path).add("0123", "ppo paper", "abc")
+    Fingerprints(tmp_path).add("4567+changes", "ppo paper", "def")
+    assert Fingerprints(tmp_path).commits == {"0123": {"ppo paper": "abc"}}
+
+
+def test_a_fingerprint_tells_an_edited_algorithm(tmp_path):
+    """The same source twice, and once with another default."""
+    source = Path(__file__).parents[2]
+    edited = tmp_path / "src"
+    edited.symlink_to(source / "src")
+    own = measure("lsvi-ucb paper", tmp_path)
+    assert own == measure("lsvi-ucb paper", source)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", TINY)
+def test_the_present_fingerprints_are_those_of_the_file(pair):
+    known = Fingerprints(RESULTS)
+    if known.machine != machine():
+        pytest.skip(f"the fingerprints are those of {known.machine}")
+    again = "python -m briee.experiments.fingerprint"
+    assert measure(pair) == known.present[pair], f"{pair} computes other numbers than before: {again}"
