@@ -34,8 +34,8 @@ OUTCOME = (
 )
 ORIGIN = ("version", "commit", "config", "numerics", "cpu", "threads", "command")
 RUN_COLUMNS = (*LINE, *SPEC, *OUTCOME, *ORIGIN)
-EVALUATION = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
-CURVE_COLUMNS = (*LINE, "seed", *EVALUATION)
+EVALUATION: tuple[str, ...] = ("iteration", "episodes", "env_steps", "eval_return", "decoder_accuracy")
+CURVE_COLUMNS: tuple[str, ...] = (*LINE, "seed", *EVALUATION)
 
 
 def configuration(spec: RunSpec) -> dict[str, Any]:
