@@ -1,8 +1,10 @@
-"""Cores, threads, cache and quick compilation, on this system and on simulated ones."""
+"""Cores, threads, cache, calls that Ctrl-C leaves behind, and quick compilation, on this system and on simulated ones."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from briee import compute
-from briee.compute import known_options, quick_jit
+from briee.compute import in_thread, known_options, quick_jit, still_computing
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,29 @@ def forget():
 def test_numbers_are_those_of_the_function_itself():
     function = quick_jit(lambda x, power: jnp.cumsum(x**power))
     np.testing.assert_array_equal(function(jnp.arange(5), 2), np.cumsum(np.arange(5) ** 2))
+
+
+def test_a_call_in_a_thread_returns_and_raises_as_the_function_does():
+    assert in_thread(lambda: threading.current_thread()) is not threading.current_thread()
+    with pytest.raises(ValueError, match="refused"):
+        in_thread(lambda: _refuse(1))
+    assert not still_computing()
+
+
+def test_ctrl_c_leaves_a_thread_behind_until_it_ends(monkeypatch):
+    go, waited, main = threading.Event(), [], threading.get_ident()
+    monkeypatch.setattr(compute.atexit, "register", waited.append)
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_thread(go.wait)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert still_computing()
+    go.set()
+    assert waited[0]()  # as the interpreter does before it ends
+    assert not still_computing()
 
 
 def test_threads_share_one_compilation():

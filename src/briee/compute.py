@@ -1,16 +1,20 @@
 """Cores, threads and compilation: its cache, and quick compilation. Importing this module imports no JAX."""
 
+import atexit
 import contextlib
 import functools
 import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_left_behind: list[threading.Event] = []
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
@@ -77,6 +81,39 @@ def _set_cache(folder: str, seconds: float) -> None:
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", seconds)
         reset_cache()  # whether there is a cache is asked once, at the first compilation
+
+
+def in_thread(function: Callable[[], R]) -> R:
+    """The result of `function`, computed in a thread that Ctrl-C leaves behind.
+
+    The compiler notices no signal, and it may take half a minute. A thread left behind would abort the
+    process if it were cut off while the interpreter shuts down, so the interpreter waits for it then.
+    """
+    outcome: Future[R] = Future()
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while not ended.wait(0.1):  # Windows notices Ctrl-C only between waits
+            pass
+    except KeyboardInterrupt:
+        _left_behind.append(ended)
+        atexit.register(ended.wait)
+        raise
+    return outcome.result()
+
+
+def still_computing() -> bool:
+    """Whether a thread that Ctrl-C left behind is at work."""
+    return not all(ended.is_set() for ended in _left_behind)
 
 
 def quick_jit(function: Callable[P, R]) -> Callable[P, R]:

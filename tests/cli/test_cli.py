@@ -8,8 +8,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,6 +250,27 @@ def test_ctrl_c_exits_130_and_the_printed_command_continues(finished, tmp_path):
     assert len(resumed) == done + 2
     for ours, theirs in zip(resumed, straight, strict=False):
         assert ours.split(",")[:9] == theirs.split(",")[:9]
+
+
+def test_ctrl_c_does_not_wait_for_the_compiler(tmp_path):
+    command = [sys.executable, "-m", "briee", "train", "lock", "--horizon", "25"]
+    command += ["--run-dir", str(tmp_path / "run")]
+    cold = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=cold, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("efficient on lock")
+        time.sleep(2)  # the level fit alone compiles for longer than that
+        pressed = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        said, complaints = process.communicate()
+        seconds = time.monotonic() - pressed
+        assert process.returncode == 130
+    assert not complaints
+    assert seconds < 2
+    assert "stopped after 0 episodes" in said
+    assert f"--run-dir {tmp_path / 'run'} --resume" in said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["episodes"] == 0
 
 
 def test_a_stopped_learner_continues_bit_by_bit(finished, tmp_path):

@@ -27,6 +27,7 @@ def test_a_run_directory_loads_evaluates_and_resumes(tmp_path, name, env, more, 
     shutil.copytree(FILES / name, run_dir)
     old = read_table(run_dir / "metrics.csv")
     agent = briee.load(run_dir)
+    assert [row["episodes"] for row in agent.history] == [int(row["episodes"]) for row in old]
     assert (agent.spec.algorithm, agent.spec.preset) == (algorithm, preset)
     assert agent.episodes == int(old[-1]["episodes"])
     assert 0 <= agent.evaluate(20).mean <= 1

@@ -12,7 +12,7 @@ of the state, so neither the number of calls of `learn` nor anything between the
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -142,9 +142,9 @@ class Agent:
         assert moment.row is not None
         self._moment, self.history = moment, (*self.history, moment.row)
 
-    def take(self, moment: loop.Moment[State]) -> None:
+    def take(self, moment: loop.Moment[State], history: Sequence[loop.Row] = ()) -> None:
         """Go on from this iteration of the same algorithm, settings and sizes."""
-        self._moment = moment
+        self._moment, self.history = moment, tuple(history)
 
     def learn(
         self,

@@ -7,6 +7,7 @@ from briee.agent.agent import BRIEE, Agent
 from briee.envs.registry import registered
 from briee.rollout.samplers import adapt
 from briee.training.checkpoint import CheckpointError, Folder, read_extra
+from briee.training.directory import read_metrics
 from briee.training.session import load_moment
 from briee.training.spec import RunSpec, load_spec
 
@@ -40,7 +41,8 @@ def load_run(run_dir: Path) -> Agent:
         raise CheckpointError(f"{run_dir} has no checkpoint yet")
     adapted = adapt(spec.env, spec.horizon, spec.env_arguments, spec.rich)
     agent = Agent(adapted, spec.preset, algo=spec.algorithm, config=spec.config, seed=spec.seed)
-    agent.take(load_moment(agent.algorithm, spec, folder))
+    moment = load_moment(agent.algorithm, spec, folder)
+    agent.take(moment, read_metrics(run_dir / "metrics.csv")[: int(moment.state.iteration)])
     return agent
 
 

@@ -19,6 +19,7 @@ import tyro
 
 import briee
 from briee.cli import COMMANDS
+from briee.compute import still_computing
 from briee.errors import RunError, UsageError, suggestion
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
@@ -55,6 +56,10 @@ def entry() -> None:
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    if still_computing():  # the one way to end a process that is in XLA's compiler: everything is saved
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

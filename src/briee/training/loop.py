@@ -8,8 +8,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, get_args
 
@@ -90,20 +89,18 @@ def train(
     keep: Callable[[Moment[S]], None],
     display: Display,
     callbacks: Sequence[Callback] = (),
-    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+    call: Callable[[Callable[[], Any]], Any] = lambda step: step(),
 ) -> None:
     """Iterate until `done` or a callback returns true; `keep` stores every complete iteration.
 
-    Ctrl-C may take effect inside `interruptible`: an iteration counts only once it is complete.
+    `call` calls a step, and may be interrupted meanwhile: an iteration counts only once it is complete.
     """
     display.start(spec, now.state)
     if not now.state.iteration and not done(now):
         display.phase("compile")
-        with interruptible():
-            algorithm.compile(now.state)
+        call(partial(algorithm.compile, now.state))
     while not done(now):  # Alg. 1, l. 3
-        with interruptible():
-            now = iterate(algorithm, spec, now, display.phase)
+        now = call(partial(iterate, algorithm, spec, now, display.phase))
         keep(now)
         assert now.row is not None
         display.iteration(now.row)

@@ -9,12 +9,13 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import jax
 
+from briee.compute import in_thread
 from briee.configuration import flatten
 from briee.diagnose.decoder_table import draw_decoder
 from briee.errors import RunError
@@ -46,6 +47,8 @@ from briee.training.loop import (
 )
 from briee.training.progress import Display
 from briee.training.spec import RunSpec, Wanted
+
+R = TypeVar("R")
 
 OUTCOMES = ("manifest.json", "metrics.csv", "summary.json", "decoder.png")
 """Files that --overwrite removes, besides the checkpoints."""
@@ -145,7 +148,7 @@ class _Session(Generic[S]):
                     keep=self.keep,
                     display=self.display,
                     callbacks=callbacks,
-                    interruptible=interrupts.allowed,
+                    call=interrupts.call,
                 )
             except KeyboardInterrupt:
                 if interrupts.count > 1:
@@ -227,14 +230,13 @@ class _Interrupts:
         if self._allowed or self.count > 1:
             raise KeyboardInterrupt
 
-    @contextlib.contextmanager
-    def allowed(self) -> Iterator[None]:
-        """A context in which the first Ctrl-C takes effect at once; an earlier one takes effect on entry."""
+    def call(self, step: Callable[[], R]) -> R:
+        """The result of `step`. The first Ctrl-C takes effect at once; one before the call, on entry."""
         self._allowed = True
         try:
             if self.count:
                 raise KeyboardInterrupt
-            yield
+            return in_thread(step)
         finally:
             self._allowed = False
 
