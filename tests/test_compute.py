@@ -1,4 +1,4 @@
-"""Cores, threads, cache, calls that Ctrl-C leaves behind, and quick compilation, on this system and on simulated ones."""
+"""Cores, threads, cache, quick compilation, and calls that Ctrl-C leaves behind."""
 
 import os
 import signal

@@ -14,7 +14,8 @@ from filelock import FileLock
 from briee.errors import RunError
 from briee.training import directory
 from briee.training.checkpoint import Folder
-from briee.training.directory import LIFETIME, LockLostError, is_locked, list_runs, locked, write_atomically
+from briee.training.directory import LIFETIME, LockLostError, is_locked, locked, write_atomically
+from briee.training.listing import list_runs
 from briee.training.session import run
 from toy_run import make_toy
 

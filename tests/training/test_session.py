@@ -25,7 +25,8 @@ from briee.protocols import no_phases
 from briee.training import loop
 from briee.training import session as runs
 from briee.training.checkpoint import CheckpointError, Folder
-from briee.training.directory import MetricsFile, list_runs, read_metrics, read_table
+from briee.training.directory import MetricsFile, read_metrics, read_table
+from briee.training.listing import list_runs
 from briee.training.loop import DivergedError, reaches_optimum
 from briee.training.session import RunInterrupted, claimed, load_moment, run
 from briee.training.spec import RunSpec

@@ -9,7 +9,7 @@ import tyro
 
 from briee.cli.main import parse
 from briee.errors import UsageError
-from briee.training.directory import Listed, list_runs
+from briee.training.listing import Listed, list_runs
 
 
 @dataclasses.dataclass(frozen=True)

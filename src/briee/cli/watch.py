@@ -17,7 +17,8 @@ from rich.text import Text
 
 from briee.cli.main import Flag, parse
 from briee.errors import UsageError
-from briee.training.directory import Listed, list_runs, read_json, read_metrics
+from briee.training.directory import read_json, read_metrics
+from briee.training.listing import Listed, list_runs
 from briee.training.progress import cells, clock, summary_lines
 from briee.training.spec import run_title
 

@@ -11,7 +11,8 @@ from briee.configuration import flatten
 from briee.diagnose.decoder_table import DecoderTable
 from briee.diagnose.latent_map import LatentMap, level_history, map_latents, stored_visits
 from briee.errors import RunError
-from briee.training.directory import list_runs, read_json, read_metrics
+from briee.training.directory import read_json, read_metrics
+from briee.training.listing import list_runs
 from briee.training.spec import run_title
 
 TIMES = ("collect", "represent", "plan", "evaluate")

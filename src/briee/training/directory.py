@@ -1,4 +1,4 @@
-"""The run directory: its files, their formats, its lock, and a listing of such directories. Imports no JAX.
+"""The run directory: its files, their formats, and its lock. Imports no JAX.
 
 config.json     every value of the run; enough to build it again
 manifest.json   versions, machine, command and times
@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -363,37 +363,3 @@ def source_commit() -> str | None:
 def _git(root: Path, *arguments: str) -> str:
     command = ["git", "-C", str(root), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
-
-class Listed(NamedTuple):
-    """One run in a listing; the summary is empty before the first checkpoint."""
-
-    path: Path
-    state: str
-    config: dict[str, Any]
-    summary: dict[str, Any]
-
-
-def list_runs(root: Path) -> list[Listed]:
-    """Run directories at or below `root`, sorted by path, each with its state.
-
-    State: `running`, `solved`, `finished` (budget used up), `stopped` (can be resumed) or `unreadable`.
-    """
-    found = []
-    for file in sorted(root.rglob("config.json")):
-        try:
-            config, summary = read_json(file) or {}, read_json(file.with_name("summary.json")) or {}
-        except RunError:
-            found.append(Listed(file.parent, "unreadable", {}, {}))
-            continue
-        if {"env", "algorithm", "seed"} <= config.keys():
-            found.append(Listed(file.parent, _run_state(file.parent, summary), config, summary))
-    return found
-
-
-def _run_state(path: Path, summary: dict[str, Any]) -> str:
-    if is_locked(path / "lock"):
-        return "running"
-    if summary.get("finished"):
-        return "solved" if summary.get("solved") else "finished"
-    return "stopped"
