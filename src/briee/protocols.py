@@ -140,11 +140,17 @@ class Sampler(Protocol):
         ...
 
     def rollout(
-        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+        self,
+        policy: Policy,
+        key: PRNGKeyArray,
+        episodes: int,
+        deviation: Int[Array, " E"] | None = None,
+        whole: bool = False,
     ) -> Trajectories:
         """Run `episodes` episodes.
 
-        With `deviation` d, the actions at levels d and d + 1 are uniform, and later steps are not used.
+        With `deviation` d, the actions at levels d and d + 1 are uniform. Later steps are not used, unless
+        the `whole` episode is asked for, in which the policy goes on.
         """
         ...
 

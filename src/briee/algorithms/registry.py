@@ -43,7 +43,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "briee": AlgorithmEntry(
         "representation learning, bonus and planning, interleaved (Algorithm 1)",
         "paper.briee:BrieeAlgorithm",
-        {"paper": BrieeConfig.paper, "released": BrieeConfig.released},
+        {"paper": BrieeConfig.paper, "released": BrieeConfig.released, "practical": BrieeConfig.practical},
     ),
     "reward-free": AlgorithmEntry(
         "explore without a reward, plan for any reward later (Algorithm 4)",

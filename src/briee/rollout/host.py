@@ -65,7 +65,12 @@ class HostSampler:
         self.optimal_return = known if optimal_return is None else optimal_return
 
     def rollout(
-        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+        self,
+        policy: Policy,
+        key: PRNGKeyArray,
+        episodes: int,
+        deviation: Int[Array, " E"] | None = None,
+        whole: bool = False,
     ) -> Trajectories:
         """See `Sampler.rollout`; a batch stops early once all its deviations have passed."""
         H, n = self.horizon, self.env.num_envs
@@ -82,7 +87,8 @@ class HostSampler:
             # In a short last batch, the surplus environments repeat an episode, which is dropped.
             rows = np.minimum(np.arange(first, first + n), episodes - 1)
             kept = slice(first, min(first + n, episodes))
-            end = np.where(np.arange(n) < kept.stop - first, np.minimum(deviates[rows] + 2, H), 0)
+            last = np.full(n, H) if whole else np.minimum(deviates[rows] + 2, H)
+            end = np.where(np.arange(n) < kept.stop - first, last, 0)
             start = self._reset(env_keys[rows], seeds[rows])
             asked = rows[: self._asked(kept.stop - first)]
             own = None if deviation is None else deviates[asked]

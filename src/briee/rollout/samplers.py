@@ -160,9 +160,14 @@ class ScanSampler:
         return self._knowledge
 
     def rollout(
-        self, policy: Policy, key: PRNGKeyArray, episodes: int, deviation: Int[Array, " E"] | None = None
+        self,
+        policy: Policy,
+        key: PRNGKeyArray,
+        episodes: int,
+        deviation: Int[Array, " E"] | None = None,
+        whole: bool = False,
     ) -> Trajectories:
-        """See `Sampler.rollout`.
+        """See `Sampler.rollout`; episodes are always whole.
 
         Chunks of episodes run in parallel, one per core. Each episode has its own keys, and the chunk size
         depends only on `episodes`, so the result depends neither on earlier calls nor on the number of cores.

@@ -17,11 +17,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.bonus import Bonus, exploration_bonus, upper_bound
 from briee.algorithms.paper.buffers import Buffers, Transitions, empty_buffers, insert
-from briee.algorithms.paper.collection import all_rows, collect_deviations, deviation_steps
+from briee.algorithms.paper.collection import (
+    all_rows,
+    collect_deviations,
+    collect_episodes,
+    deviation_steps,
+)
 from briee.algorithms.paper.config import BrieeConfig
-from briee.algorithms.paper.decoders import Decoder, Standard, standard_of
+from briee.algorithms.paper.decoders import Decoder, Encoded, Standard, encode, standard_of
+from briee.algorithms.paper.level_features import learn_level, with_levels
 from briee.algorithms.paper.lsvi import QFunction, lsvi
 from briee.algorithms.paper.networks import maker
+from briee.algorithms.paper.refits import growth
 from briee.algorithms.paper.replearn import Discriminator, first_discriminators, replearn
 from briee.compute import available_cores
 from briee.numerics.keys import stream
@@ -51,6 +58,8 @@ class BrieeState(eqx.Module):
     rounds: Int[Array, " H"]
     explore_return: Float[Array, ""]
     reached_level: Float[Array, ""]
+    growth: Float[Array, " H"] | None = eqx.field(default=None, kw_only=True)
+    """Growth of log det Sigma since a level was learned last, if the episodes are whole; infinite before."""
 
 
 B = TypeVar("B", bound=BrieeState)
@@ -83,19 +92,20 @@ class BrieeAlgorithm(Algorithm[B]):
     def init(self, key: PRNGKeyArray) -> B:
         """Alg. 1, l. 2: empty buffers, random features, and a policy without preferences."""
         H, A, shape = self.sampler.horizon, self.sampler.num_actions, self.sampler.observation_shape
-        K, lam = self.config.features.num_latents, self.config.lsvi.lam
+        K, lam = self.config.features.num_latents, self.config.bonus_lam
         decoder = self.random_decoders(stream(key, "init"))
         factor = jnp.broadcast_to(jnp.eye(K) / jnp.sqrt(lam), (H, A, K, K))
         bonus = Bonus(factor, jnp.float32(self.config.bonus.alpha), upper_bound(self.config.bonus.cap))
         q = QFunction(decoder, jnp.zeros((H, A, K)), upper_bound(self.config.lsvi.clip))
         optimistic, M = replace(q, bonus=bonus), self.config.mixture_size
         zero, missing = np.asarray(0, np.int64), jnp.float32(jnp.nan)
+        whole = self.config.collect.episodes is not None
         state = BrieeState(
             key=key,
             iteration=zero,
             episodes=zero,
             env_steps=zero,
-            buffers=empty_buffers(H, self.config.collect.buffer_size, shape),
+            buffers=empty_buffers(H, self.config.collect.buffer_size, shape, whole),
             decoder=decoder,
             optimistic=optimistic,
             greedy=q,
@@ -104,6 +114,7 @@ class BrieeAlgorithm(Algorithm[B]):
             rounds=jnp.zeros(H, jnp.int32),
             explore_return=missing,
             reached_level=missing,
+            growth=jnp.full(H, jnp.inf) if whole else None,
         )
         return cast(B, state)
 
@@ -111,6 +122,8 @@ class BrieeAlgorithm(Algorithm[B]):
         """Alg. 1, l. 4: for every level, roll in with the policy, deviate once (D_h) and twice (D'_h)."""
         if state.iteration == 0:
             state = self.warm_up(state)
+        if self.config.collect.episodes is not None:
+            return self.collect_rounds(state, self.config.collect.episodes)
         H, m = self.sampler.horizon, self.config.collect.episodes_per_level
         key = stream(state.key, "collect", int(state.iteration))
         rows, trajectories = collect_deviations(self.sampler, self.policy(state, "optimistic"), key, m)
@@ -125,6 +138,34 @@ class BrieeAlgorithm(Algorithm[B]):
             members=self.remember(state),
             explore_return=explore_return,
             reached_level=reached_level,
+        )
+
+    def collect_rounds(self, state: B, episodes: int) -> B:
+        """Alg. 1, l. 4 with whole episodes, a few at a time; bonus and plan follow the data after each round,
+        with the features of the last update."""
+        config, H = self.config.collect, self.sampler.horizon
+        key = stream(state.key, "collect", int(state.iteration))
+        codes = replace(state.buffers, rows=encode(state.decoder, state.buffers.rows))
+        members, rows, returns, reached = self.remember(state), [], [], []
+        for i in range(config.rounds):
+            policy, round_key = self.policy(state, "optimistic"), jax.random.fold_in(key, i)
+            new, trajectories = collect_episodes(
+                self.sampler, policy, round_key, episodes // config.rounds, config.deviating
+            )
+            codes = insert(codes, encode(state.decoder, new))
+            state = self.replan(state, codes.rows)
+            rows.append(new)
+            returns.append(trajectories.reward.sum(axis=1).mean())
+            reached.append(deepest_good_level(self.sampler, trajectories))
+        together = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *rows)
+        return replace(
+            state,
+            episodes=state.episodes + episodes,
+            env_steps=state.env_steps + episodes * H,
+            buffers=insert(state.buffers, together),
+            members=members,
+            explore_return=jnp.float32(np.mean(returns)),
+            reached_level=jnp.float32(max(reached)),
         )
 
     def remember(self, state: B) -> QFunction:
@@ -144,7 +185,9 @@ class BrieeAlgorithm(Algorithm[B]):
             key = stream(state.key, "warm_up", start)
             batch = min(1000, episodes - start)
             trajectories = self.sampler.rollout(UniformPolicy(self.sampler.num_actions), key, batch)
-            buffers = insert(buffers, all_rows(trajectories))
+            rows = all_rows(trajectories)
+            no = None if buffers.rows.roll_in is None else jnp.zeros_like(rows.valid)
+            buffers = insert(buffers, replace(rows, roll_in=no))
         return replace(
             state,
             episodes=state.episodes + episodes,
@@ -155,13 +198,17 @@ class BrieeAlgorithm(Algorithm[B]):
     def learn_features(self, state: B) -> B:
         """Alg. 1, l. 5: RepLearn on D_h and D'_h, level by level, several levels in parallel."""
         H, config = self.sampler.horizon, self.config.replearn
+        if config.solver == "held_out":
+            return self.play_held_out(state)
         key = stream(state.key, "replearn", int(state.iteration))
         start = state.decoder if config.start == "previous" else self.random_decoders(stream(key, "start"))
         rivals, A = self.random_decoders(stream(key, "rival")), self.sampler.num_actions
+        rows = state.buffers.rows.only(config.rows)
         level_keys = [jax.random.fold_in(key, h) for h in range(H)]
 
         def learn(h: int, first: Discriminator):
-            data, decoder, rival = (at_level(tree, h) for tree in (state.buffers.rows, start, rivals))
+            data, decoder, rival = (at_level(tree, h) for tree in (rows, start, rivals))
+            data = data if data.roll_in is None else data.first_valid()
             return jax.block_until_ready(_replearn(level_keys[h], data, decoder, rival, config, A, first))
 
         results, dimension = [], prod(self.sampler.observation_shape)
@@ -174,19 +221,54 @@ class BrieeAlgorithm(Algorithm[B]):
         gaps = jnp.stack([r.gaps[r.rounds - 1] for r in results])
         return replace(state, decoder=decoder, gaps=gaps, rounds=jnp.stack([r.rounds for r in results]))
 
+    def play_held_out(self, state: B) -> B:
+        """Alg. 1, l. 5 by the game on held-out rows, at the levels whose data grew."""
+        config, rows = self.config.replearn, state.buffers.rows.only(self.config.replearn.rows)
+        key = stream(state.key, "replearn", int(state.iteration))
+        assert state.growth is not None
+        due = [h for h, grown in enumerate(state.growth.tolist()) if grown > (config.growth or 0)]
+        ranks = state.buffers.ranks()
+        learn = lambda h: learn_level(  # noqa: E731
+            at_level(rows, h), ranks[h], state.decoder, h, jax.random.fold_in(key, h), self.config.held_out,
+            self.sampler.num_actions,
+        )  # fmt: skip
+        with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
+            results = list(pool.map(learn, due))
+        decoder, gaps, rounds = with_levels(state.decoder, state.gaps, due, results)
+        growth = state.growth.at[jnp.asarray(due, int)].set(0) if due else state.growth
+        return replace(state, decoder=decoder, gaps=gaps, rounds=rounds, growth=growth)
+
     def bonus(self, state: B) -> Bonus:
         """Alg. 1, l. 6: the bonus, from the covariance of the features at each level."""
-        config, lam, rows = self.config.bonus, self.config.lsvi.lam, state.buffers.rows
-        psi, counted = _features(state.decoder, rows.observation), rows.counted(config.covariance)
+        return self.bonus_of(encode(state.decoder, state.buffers.rows))
+
+    def bonus_of(self, codes: Transitions) -> Bonus:
+        """Alg. 1, l. 6 on encoded rows."""
+        config, counted = self.config.bonus, codes.counted(self.config.bonus.covariance)
         A, alpha, cap = self.sampler.num_actions, config.alpha, config.cap
-        return exploration_bonus(psi, rows.action, counted, A, lam, alpha, cap)
+        return exploration_bonus(
+            codes.observation, codes.action, counted, A, self.config.bonus_lam, alpha, cap
+        )
 
     def plan(self, state: B, bonus: Bonus) -> B:
         """Alg. 1, l. 7: LSVI with the bonus, for exploration, and without it."""
-        rows, A, config = state.buffers.rows, self.sampler.num_actions, self.config.lsvi
-        optimistic = lsvi(rows, state.decoder, config.lam, A, bonus, clip=config.clip)
-        greedy = lsvi(rows, state.decoder, config.lam, A, clip=config.clip)
+        codes = encode(state.decoder, state.buffers.rows)
+        optimistic, greedy = (self.q_function(state.decoder, codes, b) for b in (bonus, None))
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
+
+    def q_function(self, decoder: Decoder, codes: Transitions, bonus: Bonus | None) -> QFunction:
+        """Algorithm 3 on encoded rows."""
+        config, A = self.config.lsvi, self.sampler.num_actions
+        q = lsvi(codes.only(config.rows), Encoded(), config.lam, A, bonus, clip=config.clip)
+        return replace(q, decoder=decoder)
+
+    def replan(self, state: B, codes: Transitions) -> B:
+        """Bonus and exploring policy after a round of new data; the features are the same."""
+        bonus, before = self.bonus_of(codes), state.optimistic.bonus
+        assert state.growth is not None
+        assert before is not None
+        grown = state.growth + growth(before, bonus)
+        return replace(state, optimistic=self.q_function(state.decoder, codes, bonus), growth=grown)
 
     def policy(self, state: B, kind: PolicyKind = "greedy") -> Policy:
         """The last plan without bonus, the one with bonus, which collects data, or Theorem 1's mixture."""
@@ -212,7 +294,7 @@ class BrieeAlgorithm(Algorithm[B]):
         return StoredRows(
             rows.observation, action, reward, rows.next_observation, valid,
             counted=np.asarray(rows.counted(config.covariance)), rank=state.buffers.ranks(),
-            bonus=(self.config.lsvi.lam, config.alpha, config.cap),
+            bonus=(self.config.bonus_lam, config.alpha, config.cap),
         )  # fmt: skip
 
     def metrics(self, state: B) -> dict[str, float]:
@@ -222,7 +304,7 @@ class BrieeAlgorithm(Algorithm[B]):
             "reached_level": float(state.reached_level),
             "replearn_gap": float(state.gaps.max()),
             "replearn_rounds": float(state.rounds.mean()),
-            "levels_refit": self.sampler.horizon,
+            "levels_refit": int((np.asarray(state.rounds) > 0).sum()),
         }
 
     def random_decoders(self, key: PRNGKeyArray) -> Decoder:
@@ -231,7 +313,8 @@ class BrieeAlgorithm(Algorithm[B]):
         temperature = jnp.full(H, features.temperature).at[0].set(features.first_temperature)
         mean = jnp.zeros(self.sampler.observation_shape)
         standard = Standard(mean, jnp.float32(1)) if features.standardize else None
-        make = lambda key, tau: Decoder(self.make_network(key), tau, standard)  # noqa: E731
+        bias = jnp.zeros(features.num_latents) if features.bias else None
+        make = lambda key, tau: Decoder(self.make_network(key), tau, standard, bias)  # noqa: E731
         return jax.vmap(make)(jax.random.split(key, H), temperature)
 
 
@@ -247,9 +330,3 @@ def _replearn(key, data: Transitions, decoder: Decoder, rival: Decoder, config, 
         after = standard_of(data.next_observation, data.valid)
         data = replace(data, next_observation=jax.vmap(after)(data.next_observation))
     return replearn(key, data, decoder, rival, config, num_actions, first)
-
-
-@eqx.filter_jit
-def _features(decoder: Decoder, observation: Float[Array, "H n ..."]) -> Float[Array, "H n K"]:
-    """psi_h(s) of observations at each level."""
-    return jax.lax.map(lambda level: jax.vmap(level[0])(level[1]), (decoder, observation))

@@ -1,9 +1,11 @@
 """Transitions, and the replay buffers that hold D_h and D'_h of each level.
 
 One ring buffer per level holds D_h and D'_h together, first in, first out, as in the released code. The flag
-`on_policy` tells them apart (D_h: one uniform action after rolling in; D'_h: two).
+`on_policy` tells them apart (D_h: one uniform action after rolling in; D'_h: two). The flag `roll_in` marks
+transitions of neither.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import equinox as eqx
@@ -11,6 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+Rows = Literal["on_policy", "deviations", "all"]
+"""D_h; D_h and D'_h; these and the transitions of the roll-in."""
 
 
 class Transitions(eqx.Module):
@@ -22,14 +27,27 @@ class Transitions(eqx.Module):
     next_observation: Float[Array, "..."]
     on_policy: Bool[Array, "*levels n"]
     valid: Bool[Array, "*levels n"]
+    roll_in: Bool[Array, "*levels n"] | None = None
+    """Transitions of neither D_h nor D'_h, whose action is the policy's; None if there are none."""
 
-    def counted(self, covariance: Literal["on_policy", "all"]) -> Bool[Array, "*levels n"]:
-        """The rows of Sigma_h: D_h alone (Alg. 1, l. 6), or all data."""
-        return self.valid & self.on_policy if covariance == "on_policy" else self.valid
+    def counted(self, rows: Rows) -> Bool[Array, "*levels n"]:
+        """The valid rows of D_h alone (Alg. 1, l. 6), of D_h and D'_h, or of all data."""
+        if rows == "on_policy":
+            return self.valid & self.on_policy
+        return self.valid if rows == "all" or self.roll_in is None else self.valid & ~self.roll_in
+
+    def only(self, rows: Rows) -> "Transitions":
+        """The same transitions, of which no others are valid."""
+        return replace(self, valid=self.counted(rows))
+
+    def first_valid(self) -> "Transitions":
+        """The transitions of one level, the valid ones first, in their order."""
+        order = jnp.argsort(~self.valid, stable=True)
+        return jax.tree.map(lambda leaf: leaf[order], self)
 
     @property
     def size(self) -> Int[Array, "*levels"]:
-        """Number of filled rows; they come first."""
+        """Number of valid rows; in buffers they come first."""
         return self.valid.sum(-1)
 
 
@@ -45,11 +63,14 @@ class Buffers(eqx.Module):
         return newest - (newest - np.arange(capacity)) % capacity
 
 
-def empty_buffers(horizon: int, capacity: int, observation_shape: tuple[int, ...]) -> Buffers:
-    """Buffers without a valid row."""
+def empty_buffers(
+    horizon: int, capacity: int, observation_shape: tuple[int, ...], roll_in: bool = False
+) -> Buffers:
+    """Buffers without a valid row, for the rows of deviations or for those of the roll-in too."""
     shape = horizon, capacity
     observation, no = jnp.zeros((*shape, *observation_shape)), jnp.zeros(shape, bool)
     rows = Transitions(observation, jnp.zeros(shape, jnp.int32), jnp.zeros(shape), observation, no, no)
+    rows = replace(rows, roll_in=no) if roll_in else rows
     return Buffers(rows, jnp.zeros(horizon, jnp.int32))
 
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from briee.algorithms.paper.buffers import Transitions
+from briee.compute import quick_jit
+from briee.numerics.keys import stream
 from briee.protocols import Policy, Sampler
 from briee.rollout.trajectories import Trajectories
 
@@ -45,6 +47,34 @@ def _rows_of_deviations(trajectories: Trajectories, H: int, m: int) -> Transitio
     one = take(level, jnp.ones(H, bool), True)  # D_h
     two = take(level - 1, level > 0, False)  # D'_h, which level 0 does not have
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), one, two)
+
+
+def collect_episodes(
+    sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes: int, deviating: float
+) -> tuple[Transitions, Trajectories]:
+    """Alg. 1, l. 4 with whole episodes, of which every transition is kept: the rows [H, E].
+
+    A share `deviating` of the episodes deviates, each at a uniform level d; its transitions at the levels d
+    and d + 1 belong to D_d and D'_{d+1}. All others follow the policy.
+    """
+    deviation = _deviations(stream(key, "deviation"), sampler.horizon, episodes, deviating)
+    trajectories = sampler.rollout(policy, key, episodes, deviation, whole=True)
+    return _rows_of_episodes(trajectories, deviation), trajectories
+
+
+@quick_jit
+def _deviations(key: PRNGKeyArray, H: int, episodes: int, deviating: float) -> Int[Array, " E"]:
+    """Levels at which episodes deviate; level H, which never comes, for those that do not."""
+    level_key, share_key = jax.random.split(key)
+    level = jax.random.randint(level_key, (episodes,), 0, H)
+    return jnp.where(jax.random.uniform(share_key, (episodes,)) < deviating, level, H)
+
+
+@quick_jit
+def _rows_of_episodes(trajectories: Trajectories, deviation: Int[Array, " E"]) -> Transitions:
+    rows = all_rows(trajectories)
+    since = jnp.arange(rows.action.shape[0])[:, None] - deviation
+    return replace(rows, on_policy=since == 0, roll_in=(since != 0) & (since != 1))
 
 
 def all_rows(trajectories: Trajectories) -> Transitions:

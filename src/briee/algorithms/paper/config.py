@@ -20,10 +20,22 @@ class CollectConfig:
     """Episodes of a uniform policy before the first update: 10,000 for H = 50, 100 (Table 2), else none."""
     buffer_size: int = 10_000
     """Newest transitions kept per level, D and D' together (Appendix E, text; its table says 1e5)."""
+    episodes: int | None = None
+    """Episodes between two updates of the features, for all levels together, each run to its end; None:
+    `episodes_per_level`. Algorithm 1 collects one tuple per level and iteration; batches as large as 50 x H
+    are a choice of Appendix E."""
+    rounds: int = 1
+    """Rounds in which these episodes are collected; bonus and plan are computed anew after each. Needs
+    `episodes`, of which it is a divisor."""
+    deviating: float = 1.0
+    """Share of these episodes that deviate, each at a uniform level; the others follow the policy."""
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_level", "buffer_size")
-        require(self, ">= 0", "warmup_episodes")
+        require(self, ">= 1", "episodes_per_level", "buffer_size", "episodes", "rounds")
+        require(self, ">= 0", "warmup_episodes", "deviating")
+        require(self, "<= 1", "deviating")
+        if (self.episodes is None and self.rounds > 1) or (self.episodes or 0) % self.rounds:
+            raise ValueError(f"rounds must divide episodes = {self.episodes}, got {self.rounds}")
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,9 @@ class FeatureConfig:
     """tau at every level but the first (Table 2)."""
     first_temperature: float = 0.1
     """tau at level 0, whose latent states are distributed differently (Table 2)."""
+    bias: bool = False
+    """Add a constant to each logit. Section 5 has none; a state far from the origin on the side of no other
+    needs one."""
     standardize: bool = False
     """Standardise a level's observations to mean 0 and an average variance of 1, for decoders and
     discriminators. Table 2 was tuned on the lock, whose observations have that scale; images do not."""
@@ -53,6 +68,14 @@ class FeatureConfig:
 class RepLearnConfig:
     """RepLearn, Algorithm 2."""
 
+    solver: Literal["gradient", "held_out"] = "gradient"
+    """How the game is played: by minibatch gradient steps of both players (Appendix E), which the fields
+    below describe, or on held-out rows (see `held_out`), where few rows decide and gradient steps overfit."""
+    growth: float | None = None
+    """Learn a level anew once log det of Sigma_h and Sigma_{h-1} grew by more than this, as low-switching
+    algorithms do; None: at every update. Only for the solver `held_out`."""
+    rows: Literal["deviations", "all"] = "deviations"
+    """Data: D_h and D'_h (Alg. 2), or also the transitions of the roll-in, whose actions are not uniform."""
     rounds: int = 30
     """T, the maximum number of rounds of the adversarial game (Table 2)."""
     lam: float = 0.01 / 512
@@ -94,16 +117,61 @@ class RepLearnConfig:
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "rounds", "patience", "feature_batch", "discriminator_batch")
-        require(self, ">= 0", "feature_steps", "discriminator_steps", "momentum", "ell")
+        require(self, ">= 0", "feature_steps", "discriminator_steps", "momentum", "ell", "growth")
         require(self, "> 0", "lam", "feature_learning_rate", "discriminator_learning_rate")
         require_choice(
             self,
             start=("previous", "fresh"),
+            rows=("deviations", "all"),
+            solver=("gradient", "held_out"),
             first_player=("discriminator", "features"),
             ascent=("joint", "alternating"),
         )
         if not all(size >= 1 for size in self.hidden_sizes):
             raise ValueError(f"hidden_sizes must all be >= 1, got {self.hidden_sizes}")
+
+
+@dataclass(frozen=True)
+class HeldOutConfig:
+    """RepLearn, Algorithm 2, as a game on held-out rows; see docs/protocol.md."""
+
+    rounds: int = 0
+    """T, the maximum number of rounds; 0: the first features are kept."""
+    rows: int = 1000
+    """Rows of a fit: the newest half, the others by leverage. More rows hardly help, because rare cells are
+    drawn first."""
+    softness: float = 10.0
+    """tau of the features that clusters start with: soft enough to remain differentiable, 10 standard
+    deviations of the noise."""
+    white_softness: float = 4.0
+    """The same for clusters in white coordinates."""
+    least_rows: int = 100
+    """With fewer rows the first features are kept: there is nothing to hold out."""
+    folds: int = 3
+    """Folds of the rows: rivals and ridge weights are fitted without the fold on which they are compared."""
+    gain: float = 1.0
+    """Line 6 rejects features only if a rival explains at least this many rows more, in squared ranges of
+    f, on held-out rows: the threshold ell, on the sum."""
+    z: float = 1.64
+    """And only if that difference is this many times its standard error: 5 % for one f."""
+    passes: int = 3
+    """Games in a row, each in white coordinates that the features of the one before improve."""
+    singles: int = 3
+    """Discriminators with a rival of their own in line 5, those predicted worst; one rival serves all."""
+    directions: int = 12
+    """Dimension of the subspace in which features are searched."""
+    rival_evaluations: int = 20
+    """Evaluations of L-BFGS for a rival in line 5."""
+    evaluations: int = 80
+    """Evaluations of L-BFGS for the features in line 7."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "rounds", "gain", "z", "singles")
+        require(
+            self, ">= 1", "rows", "least_rows", "directions", "rival_evaluations", "evaluations", "passes"
+        )
+        require(self, ">= 2", "folds")
+        require(self, "> 0", "softness", "white_softness")
 
 
 @dataclass(frozen=True)
@@ -114,12 +182,16 @@ class BonusConfig:
     """Bonus coefficient, H / 5 for sparse rewards and H / 50 for dense ones (Tables 2 and 6)."""
     cap: float | None = 2.0
     """Maximum of the bonus (line 6). The released code has none."""
-    covariance: Literal["on_policy", "all"] = "on_policy"
-    """Data of Sigma_h: D_h alone (line 6), or D_h and D'_h together (released)."""
+    covariance: Literal["on_policy", "deviations", "all"] = "on_policy"
+    """Data of Sigma_h: D_h alone (line 6), D_h and D'_h together, or all that is kept. The released code
+    keeps D_h and D'_h and uses all."""
+    lam: float | None = None
+    """Regularisation of Sigma_h in the bonus; None: that of the regression (`lsvi.lam`), as in Table 2."""
 
     def __post_init__(self) -> None:
         require(self, ">= 0", "alpha", "cap")
-        require_choice(self, covariance=("on_policy", "all"))
+        require(self, "> 0", "lam")
+        require_choice(self, covariance=("on_policy", "deviations", "all"))
 
 
 @dataclass(frozen=True)
@@ -127,12 +199,15 @@ class LSVIConfig:
     """Least-squares value iteration, Algorithm 3."""
 
     lam: float = 1.0
-    """Regularisation of Sigma_h in planning and in the bonus (Table 2)."""
+    """Regularisation of Sigma_h in planning and, unless `bonus.lam` is given, in the bonus (Table 2)."""
+    rows: Literal["deviations", "all"] = "deviations"
+    """Data of the regression: D_h and D'_h (Algorithm 3), or also the transitions of the roll-in."""
     clip: float | None = None
     """Maximum of the values. Algorithm 3 does not clip; the released code clips at H."""
 
     def __post_init__(self) -> None:
         require(self, "> 0", "lam")
+        require_choice(self, rows=("deviations", "all"))
 
 
 @dataclass(frozen=True)
@@ -144,6 +219,7 @@ class BrieeConfig(AlgorithmConfig):
     collect: CollectConfig = field(default_factory=CollectConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     replearn: RepLearnConfig = field(default_factory=RepLearnConfig)
+    held_out: HeldOutConfig = field(default_factory=HeldOutConfig)
     lsvi: LSVIConfig = field(default_factory=LSVIConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     mixture_size: int = 0
@@ -154,6 +230,19 @@ class BrieeConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         require(self, ">= 0", "mixture_size", "workers")
+        if self.replearn.solver == "held_out":
+            if self.features.decoder != "linear" or not self.features.bias or self.features.standardize:
+                raise ValueError(
+                    "replearn.solver='held_out' needs features.decoder='linear' with a bias, not "
+                    f"{self.features.decoder!r}: choose replearn.solver='gradient' for other decoders"
+                )
+            if self.collect.episodes is None:
+                raise ValueError("replearn.solver='held_out' needs collect.episodes, got None")
+
+    @property
+    def bonus_lam(self) -> float:
+        """The regularisation of Sigma_h in the bonus."""
+        return self.lsvi.lam if self.bonus.lam is None else self.bonus.lam
 
     @property
     def warmup_episodes(self) -> int:
@@ -166,6 +255,21 @@ class BrieeConfig(AlgorithmConfig):
         return cls(
             bonus=BonusConfig(alpha=horizon / (50 if dense else 5)),
             collect=CollectConfig(warmup_episodes=10_000 if horizon >= 50 and not dense else 0),
+        )
+
+    @classmethod
+    def practical(cls, horizon: int, dense: bool = False) -> "BrieeConfig":
+        """Algorithm 1 with few episodes: small batches, all transitions, a calibrated bonus, and RepLearn as
+        a game on held-out rows. docs/protocol.md derives and measures each change."""
+        cap, alpha = 2.0, 5 / horizon
+        lam = (alpha / cap) ** 2
+        return cls(
+            bonus=BonusConfig(alpha=alpha, cap=cap, covariance="all", lam=lam),
+            collect=CollectConfig(buffer_size=4_000, episodes=30, rounds=3, deviating=0.5),
+            features=FeatureConfig(bias=True, first_temperature=1.0),
+            replearn=RepLearnConfig(solver="held_out", rows="all", growth=5.0),
+            held_out=HeldOutConfig(rounds=4),
+            lsvi=LSVIConfig(lam=lam, rows="all"),
         )
 
     @classmethod

@@ -1,0 +1,150 @@
+"""New features of one level: a sample of its rows, white coordinates, first features, and the game.
+
+The state holds decoders as JAX modules; here they are `Units`, matrices on the host.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.config import HeldOutConfig
+from briee.algorithms.paper.decoders import Decoder
+from briee.algorithms.paper.discriminator_class import APART, candidates
+from briee.algorithms.paper.held_out_game import Level, Played, held_out_loss, play
+from briee.algorithms.paper.networks import Linear
+from briee.algorithms.paper.refits import balanced_rows, host_generator
+from briee.algorithms.paper.starts import (
+    Units,
+    clustered,
+    from_white,
+    in_white,
+    labels,
+    mixture,
+    psi,
+    separation,
+)
+from briee.algorithms.paper.whitening import purest_scatter, scaled
+
+
+class Sample(NamedTuple):
+    """Rows (s, a, s') of one level."""
+
+    s: Float[np.ndarray, "n D"]
+    action: Int[np.ndarray, " n"]
+    after: Float[np.ndarray, "n D"]
+
+
+def learn_level(
+    data: Transitions,
+    rank: Int[np.ndarray, " n"],
+    decoders: Decoder,
+    level: int,
+    key: PRNGKeyArray,
+    config: HeldOutConfig,
+    num_actions: int,
+) -> Played:
+    """Features of a level from a balanced sample of its rows; `decoders` are the old ones of all levels."""
+    rng, valid = host_generator(key), np.asarray(data.valid)
+    rows = (np.asarray(leaf)[valid] for leaf in (data.observation, data.action, data.next_observation))
+    s, action, after = (leaf.reshape(len(leaf), -1) for leaf in rows)
+    old, last = units_of(decoders, level), level + 1 == len(decoders.temperature)
+    chosen = balanced_rows(psi(old, s), action[:, 0], rank[valid], config.rows, rng)
+    sample = Sample(s[chosen].astype(float), action[chosen, 0], after[chosen].astype(float))
+    return learn(sample, old, None if last else units_of(decoders, level + 1), rng, config, num_actions)
+
+
+def learn(
+    sample: Sample,
+    old: Units,
+    old_after: Units | None,
+    rng: np.random.Generator,
+    config: HeldOutConfig,
+    num_actions: int,
+    first: Units | None = None,
+) -> Played:
+    """Algorithm 2 on a sample of rows, from the features `first` or from the best of several starts.
+
+    If the game changed the features, it is played again in other white coordinates: what is told apart now
+    shows the noise more clearly.
+    """
+    s, total = sample.s, 0
+    clusters = clustered_starts(s, old, config)
+    played = Played(clusters[0], 0.0, 1, True)
+    if config.rounds == 0 or len(s) < config.least_rows:
+        return played
+    psi_after = None if old_after is None else psi(old_after, sample.after)
+    y = purest_scatter(sample.after, None if psi_after is None else psi_after.argmax(1))(sample.after)
+    units = first
+    for _ in range(config.passes):
+        white = purest_scatter(s, labels(old if units is None else units, s))
+        x, fold = white(s), rng.permutation(len(s)) % config.folds
+        F = candidates(x, sample.action, y, psi_after, fold, num_actions)
+        level = Level(x, sample.action, F, fold, num_actions, config.folds)
+        pool = [in_white(start, white) for start in (*clusters, old)]
+        units = best_start(level, pool, config) if units is None else in_white(units, white)
+        played = play(level, units, pool[:-1], config)
+        units = from_white(polished(played.units, level, config), white)
+        total += played.rounds
+        if played.rounds == 1:
+            break
+    return played._replace(units=units, rounds=total)
+
+
+def clustered_starts(s: Float[np.ndarray, "n D"], old: Units, config: HeldOutConfig) -> list[Units]:
+    """Clusters in the given coordinates and in white ones; those that are farther apart come first."""
+    plain, white, K = scaled(s), purest_scatter(s, labels(old, s)), len(old)
+    x = white(s)
+    starts = [
+        from_white(clustered(plain(s), K, config.softness), plain),
+        from_white(clustered(x, K, config.white_softness), white),
+    ]
+    return sorted(starts, key=lambda units: -separation(x, labels(units, s)))
+
+
+def best_start(level: Level, starts: Sequence[Units], config: HeldOutConfig) -> Units:
+    """The first start, unless another one is clearly better by the game's own objective."""
+    best, *others = starts
+    loss = held_out_loss(best, level)
+    for units in others:
+        if (other := held_out_loss(units, level)) < loss - config.gain:
+            best, loss = units, other
+    return best
+
+
+def polished(units: Units, level: Level, config: HeldOutConfig) -> Units:
+    """The mixture of Gaussians that these features are near to, if its states are apart and if it predicts as
+    well. Few rows show which states there are, all rows show where they are."""
+    mixed = mixture(level.x, labels(units, level.x), len(units), config.softness)
+    apart = separation(level.x, labels(mixed, level.x)) > APART
+    return mixed if apart and held_out_loss(mixed, level) <= held_out_loss(units, level) else units
+
+
+def units_of(decoders: Decoder, level: int) -> Units:
+    """The decoder of a level as units."""
+    network, bias = decoders.network, decoders.bias
+    assert isinstance(network, Linear)
+    assert bias is not None
+    logits = np.column_stack([np.asarray(network.A)[level], np.asarray(bias)[level]]).astype(float)
+    return logits / float(decoders.temperature[level])
+
+
+def with_levels(
+    decoders: Decoder, gaps: Float[Array, " H"], levels: Sequence[int], results: Sequence[Played]
+) -> tuple[Decoder, Float[Array, " H"], Int[Array, " H"]]:
+    """Decoders and gaps with the results at these levels, and the rounds played at each level."""
+    network, bias = decoders.network, decoders.bias
+    assert isinstance(network, Linear)
+    assert bias is not None
+    A, b, gap = np.array(network.A), np.array(bias), np.array(gaps)
+    rounds = np.zeros(len(gap), np.int32)
+    for h, played in zip(levels, results, strict=True):
+        units = played.units * float(decoders.temperature[h])
+        A[h], b[h], gap[h], rounds[h] = units[:, :-1], units[:, -1], played.gap, played.rounds
+    network = eqx.tree_at(lambda network: network.A, network, jnp.asarray(A))
+    return replace(decoders, network=network, bias=jnp.asarray(b)), jnp.asarray(gap), jnp.asarray(rounds)

@@ -1,0 +1,138 @@
+"""First features of RepLearn, which Algorithm 2 takes "arbitrarily": clusters, old features, random ones.
+
+Features are psi(s) = softmax(A s + b); [A, b] is one matrix `Units` [K, D + 1]. NumPy on the host.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from briee.algorithms.paper.whitening import White, shrunk_whitening
+
+Units = Float[np.ndarray, "K D+1"]
+"""[A, b] of psi = softmax(A s + b): one unit per latent state."""
+
+EM_STEPS = 20  # of a mixture; it usually stops before
+LEAST_BIAS = -1e3  # of a unit that no observation has
+LLOYD_STEPS = 12  # k-means from farthest-first centres hardly moves afterwards
+
+
+def scores(units: Units, s: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n K"]:
+    """A s + b."""
+    return s @ units[:, :-1].T + units[:, -1]
+
+
+def labels(units: Units, s: Float[np.ndarray, "n D"]) -> Int[np.ndarray, " n"]:
+    """The unit with the largest score of each row."""
+    return scores(units, s).argmax(1)
+
+
+def psi(units: Units, s: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n K"]:
+    """Soft latent states."""
+    logits = scores(units, s)
+    exponential = np.exp(logits - logits.max(1, keepdims=True))
+    return exponential / exponential.sum(1, keepdims=True)
+
+
+def in_white(units: Units, white: White) -> Units:
+    """Units of observations s as units of their white coordinates x."""
+    A, b = units[:, :-1], units[:, -1]
+    return np.column_stack([A @ np.linalg.inv(white.whiten), b + A @ white.mean])
+
+
+def from_white(units: Units, white: White) -> Units:
+    """Units of white coordinates x as units of observations s."""
+    A = units[:, :-1] @ white.whiten
+    return np.column_stack([A, units[:, -1] - A @ white.mean])
+
+
+def random_units(rng: np.random.Generator, num_units: int, dimension: int) -> Units:
+    """Random directions, no bias."""
+    A = rng.normal(size=(num_units, dimension)) / np.sqrt(dimension)
+    return np.column_stack([A, np.zeros(num_units)])
+
+
+def prototypes(
+    centres: Float[np.ndarray, "K D"], size: Float[np.ndarray, " K"], dimension: int, tau: float
+) -> Units:
+    """Units of a Gaussian mixture with equal weights and covariance tau I, in coordinates with noise I.
+
+    A centre that is the mean of n rows lies D / n too far out, in squared distance; the bias corrects it.
+    """
+    bias = -0.5 * (centres**2).sum(1) + 0.5 * dimension / np.maximum(size, 1)
+    return np.column_stack([centres, bias]) / tau
+
+
+def clustered(x: Float[np.ndarray, "n D"], num_units: int, tau: float) -> Units:
+    """Prototypes at the centres of k-means, in coordinates of equal noise in all directions.
+
+    Their scale is the median squared distance from a row to its centre: rare states do not widen it.
+    """
+    centres, near = k_means(x, num_units)
+    variance = max(float(np.median(((x - centres[near]) ** 2).sum(1))) / x.shape[1], 1e-12)
+    size = np.bincount(near, minlength=num_units)
+    units = prototypes(centres / np.sqrt(variance), size, x.shape[1], tau)
+    return np.column_stack([units[:, :-1] / np.sqrt(variance), units[:, -1]])
+
+
+def mixture(s: Float[np.ndarray, "n D"], label: Int[np.ndarray, " n"], num_units: int, tau: float) -> Units:
+    """Prototypes of a Gaussian mixture with one covariance for all states, by hard EM.
+
+    It starts from labels that need only be mostly right, of features found by the game: within a label, noise
+    shows more clearly than in all rows together.
+    """
+    units = np.zeros((num_units, s.shape[1] + 1))
+    for _ in range(EM_STEPS):
+        one_hot = (label[:, None] == np.arange(num_units)).astype(float)
+        size = one_hot.sum(0)
+        centres = one_hot.T @ s / np.maximum(size, 1)[:, None]
+        within = s - centres[label]
+        white = White(s.mean(0), shrunk_whitening(within.T @ within / len(s), len(s)))
+        units = from_white(prototypes(white(centres), size, s.shape[1], tau), white)
+        units[size == 0, -1] = -np.inf
+        new = labels(units, s)
+        if (new == label).all():
+            break
+        label = new
+    units[:, -1] = np.maximum(units[:, -1], LEAST_BIAS)
+    return units
+
+
+def k_means(
+    x: Float[np.ndarray, "n D"], count: int
+) -> tuple[Float[np.ndarray, "K D"], Int[np.ndarray, " n"]]:
+    """Centres and the nearest one of each row. The first is the row nearest to the mean, the next always the
+    row farthest from those before; then Lloyd's steps."""
+    centres = x[[np.argmin(((x - x.mean(0)) ** 2).sum(1))]]
+    for _ in range(count - 1):
+        centres = np.vstack([centres, x[np.argmax(distances(x, centres).min(1))]])
+    for _ in range(LLOYD_STEPS):
+        near = distances(x, centres).argmin(1)
+        one_hot = near[:, None] == np.arange(count)
+        size = one_hot.sum(0)[:, None]
+        centres = np.where(size > 0, one_hot.T.astype(x.dtype) @ x / np.maximum(size, 1), centres)
+    return centres, distances(x, centres).argmin(1)
+
+
+def distances(x: Float[np.ndarray, "n D"], centres: Float[np.ndarray, "K D"]) -> Float[np.ndarray, "n K"]:
+    """Squared distances from rows to centres."""
+    return (x**2).sum(1)[:, None] - 2 * x @ centres.T + (centres**2).sum(1)
+
+
+def separation(x: Float[np.ndarray, "n D"], label: Int[np.ndarray, " n"]) -> float:
+    """Distance between the two parts that are closest, in standard deviations along the line between them.
+
+    The halves of one normal distribution are 2.7 apart; parts that single rows can be assigned to are more
+    than 4 apart. The distance that two means of so few rows have by chance is subtracted.
+    """
+    present = np.unique(label)
+    closest = np.inf
+    for i, j in ((i, j) for i in present for j in present if i < j):
+        one, two = x[label == i], x[label == j]
+        line = one.mean(0) - two.mean(0)
+        length = line @ line
+        spread = ((one - one.mean(0)) @ line) @ ((one - one.mean(0)) @ line)
+        spread += ((two - two.mean(0)) @ line) @ ((two - two.mean(0)) @ line)
+        variance = spread / (len(one) + len(two)) / max(length, 1e-12)
+        chance = x.shape[1] * (1 / len(one) + 1 / len(two)) * variance
+        closest = min(closest, np.sqrt(max(length - chance, 0) / max(variance, 1e-12)))
+    return float(closest)

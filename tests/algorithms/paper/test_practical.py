@@ -1,0 +1,161 @@
+"""The preset `practical`: its collection, its bonus rule, its contract, and that it opens a lock."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.agent.agent import Agent
+from briee.algorithms.bonus import Bonus, exploration_bonus
+from briee.algorithms.paper.briee import BrieeAlgorithm
+from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.collection import collect_episodes
+from briee.algorithms.paper.config import BrieeConfig, CollectConfig
+from briee.algorithms.paper.decoders import Encoded
+from briee.algorithms.paper.lsvi import lsvi
+from briee.algorithms.paper.refits import balanced_rows, growth
+from briee.envs.lock import CombinationLock
+from briee.rollout.policies import UniformPolicy
+from briee.rollout.samplers import ScanSampler, evaluate
+from briee.testing import check_agent
+
+H = 4
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+    return BrieeAlgorithm(ScanSampler(CombinationLock(horizon=H, instance_seed=3)), BrieeConfig.practical(H))
+
+
+@pytest.fixture(scope="module")
+def updated(algorithm):
+    return algorithm.update(algorithm.init(jax.random.key(0)))
+
+
+def test_every_transition_is_kept_and_half_of_the_episodes_deviate_once():
+    sampler = ScanSampler(CombinationLock(horizon=H))
+    rows, trajectories = collect_episodes(sampler, UniformPolicy(10), jax.random.key(0), 400, 0.5)
+    np.testing.assert_array_equal(rows.observation[1], trajectories.observation[:, 1])
+    np.testing.assert_array_equal(rows.next_observation[H - 1], trajectories.observation[:, H])
+    assert bool(rows.valid.all())
+    once = np.asarray(rows.on_policy).sum(0)
+    assert set(once) == {0, 1}
+    assert once.mean() == pytest.approx(0.5, abs=0.1)
+    level = np.asarray(rows.on_policy)[:, once == 1].argmax(0)
+    assert (np.bincount(level, minlength=H) > 25).all(), "every level, about 50 of 200 episodes"
+    follows = np.asarray(rows.on_policy)[:-1] == ~np.asarray(rows.on_policy | rows.roll_in)[1:]
+    assert follows.all(), "the second uniform action belongs to D', the next level's"
+    assert int(rows.counted("deviations").sum()) == int((rows.valid & ~rows.roll_in).sum())
+
+
+def test_an_update_collects_in_rounds_and_keeps_all_rows(algorithm, updated):
+    assert int(updated.episodes) == 30
+    assert int(updated.env_steps) == 30 * H
+    np.testing.assert_array_equal(updated.buffers.inserted, [30] * H)
+    before = algorithm.init(jax.random.key(0))
+    assert jax.tree.structure(before) == jax.tree.structure(updated)
+    np.testing.assert_array_equal(updated.growth, np.zeros(H))  # every level was learned
+
+
+def test_rounds_must_divide_the_episodes():
+    with pytest.raises(ValueError, match="rounds must divide episodes = 30, got 4"):
+        CollectConfig(episodes=30, rounds=4)
+    with pytest.raises(ValueError, match="rounds must divide episodes = None, got 3"):
+        CollectConfig(rounds=3)
+
+
+def test_the_held_out_game_refuses_decoders_it_cannot_fit():
+    config = BrieeConfig.practical(H)
+    with pytest.raises(ValueError, match=r"held_out.*needs features\.decoder='linear'.*not 'mlp'"):
+        replace(config, features=replace(config.features, decoder="mlp"))
+
+
+def chain(counts: dict[tuple[int, int, int], int], horizon: int, states: int, actions: int) -> Transitions:
+    """One-hot rows of a chain in which state 0 goes to state 1 with every action, and state 1 stays."""
+    n = max(sum(c for (h, _, _), c in counts.items() if h == level) for level in range(horizon))
+    state, action = np.zeros((horizon, n), int), np.zeros((horizon, n), int)
+    valid = np.zeros((horizon, n), bool)
+    for h in range(horizon):
+        filled = [(s, a) for (level, s, a), c in counts.items() if level == h for _ in range(c)]
+        state[h, : len(filled)], action[h, : len(filled)] = np.array(filled).T
+        valid[h, : len(filled)] = True
+    one_hot = jnp.asarray(np.eye(states)[state], jnp.float32)
+    after = jnp.asarray(np.eye(states)[np.ones_like(state)], jnp.float32)
+    valid = jnp.asarray(valid)
+    return Transitions(one_hot, jnp.asarray(action), jnp.zeros(state.shape), after, valid, valid)
+
+
+@pytest.mark.parametrize("horizon", [5, 20])
+@pytest.mark.parametrize("visits", [20, 200])
+def test_an_untried_action_is_worth_the_cap_and_beats_the_inherited_bonus(horizon, visits):
+    """The rule of docs/protocol.md by hand. In state 0, action 0 was tried once and led to state 1, where
+    each of A actions was tried N times at every later level; action 1 was never tried."""
+    A, config = 3, BrieeConfig.practical(horizon)
+    alpha, lam, cap = config.bonus.alpha, config.bonus_lam, config.bonus.cap
+    counts = {(h, 1, a): visits for h in range(1, horizon) for a in range(A)} | {(0, 0, 0): 1}
+    rows = chain(counts, horizon, 2, A)
+    bonus = exploration_bonus(rows.observation, rows.action, rows.valid, A, lam, alpha, cap)
+    q = lsvi(rows, Encoded(), config.lsvi.lam, A, bonus)
+    values = np.asarray(q(jnp.int32(0), jnp.array([1.0, 0.0])))
+    assert values[1] == pytest.approx(cap, rel=1e-5), "alpha / sqrt(lam) is the cap"
+    shrink = visits / (visits + lam)
+    later = [alpha / np.sqrt(visits + lam) * shrink**j for j in range(horizon - 1)]
+    tried = sum(later) / (1 + lam) + min(alpha / np.sqrt(1 + lam), cap)
+    assert values[0] == pytest.approx(tried, rel=1e-4)
+    inherited = 5 / np.sqrt(visits)  # (H - 1) alpha / sqrt(N) < 5 / sqrt(N), whatever the horizon
+    assert sum(later) < inherited
+    assert (values[1] > values[0]) == (cap > tried)
+    if visits == 200:
+        assert values[1] > values[0], "after N > (5 / cap)^2 visits the untried action wins, at any horizon"
+
+
+def test_with_the_table_of_the_paper_the_inherited_bonus_grows_with_the_horizon():
+    """lam = 1, alpha = H / 5: at H = 20 the untried action loses with the very data of the test above."""
+    horizon, A, visits = 20, 3, 200
+    counts = {(h, 1, a): visits for h in range(1, horizon) for a in range(A)} | {(0, 0, 0): 1}
+    rows = chain(counts, horizon, 2, A)
+    bonus = exploration_bonus(rows.observation, rows.action, rows.valid, A, 1.0, horizon / 5, 2.0)
+    values = np.asarray(lsvi(rows, Encoded(), 1.0, A, bonus)(jnp.int32(0), jnp.array([1.0, 0.0])))
+    assert values[1] == pytest.approx(2.0, rel=1e-5)
+    assert values[0] > values[1]
+
+
+def test_growth_is_that_of_the_log_determinants_of_a_level_and_the_one_before():
+    def bonus(n: list[int]) -> Bonus:
+        factor = jnp.stack([jnp.eye(2)[None] / jnp.sqrt(1.0 + count) for count in n])
+        return Bonus(factor, jnp.float32(1), jnp.float32(2))
+
+    grown = np.asarray(growth(bonus([0, 3, 9]), bonus([1, 3, 4])))
+    np.testing.assert_allclose(grown, [2 * np.log(2), 2 * np.log(2), 0], rtol=1e-5)
+
+
+def test_a_balanced_sample_has_the_newest_rows_and_the_rare_ones():
+    rng = np.random.default_rng(0)
+    label = (np.arange(3000) % 300 == 0).astype(int)  # 10 rare rows
+    psi, action, rank = np.eye(2)[label], rng.integers(10, size=3000), rng.permutation(3000)
+    rows = balanced_rows(psi, action, rank, 400, rng)
+    assert len(set(rows)) == len(rows) == 400
+    assert set(np.argsort(-rank)[:200]) <= set(rows)
+    assert label[rows].sum() >= 9, "drawn uniformly there would be one or two"
+    np.testing.assert_array_equal(balanced_rows(psi, action, rank, 5000, rng), np.arange(3000))
+
+
+def test_practical_opens_a_lock_of_horizon_four(algorithm):
+    state = algorithm.init(jax.random.key(7))
+    for _ in range(14):
+        state = algorithm.update(state)
+        returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(99), 100)
+        if returns.mean() == 1.0:
+            break
+    assert returns.mean() == 1.0, f"after {int(state.episodes)} episodes the return is {returns.mean()}"
+
+
+def test_the_contract_holds():
+    env = CombinationLock(horizon=2, instance_seed=1)
+
+    def make(seed: int, **changes) -> Agent:
+        return Agent(env, algo="briee", config=replace(BrieeConfig.practical(2), **changes), seed=seed)
+
+    check_agent(make, iterations=4, many_workers=lambda seed: make(seed, workers=4))
