@@ -40,6 +40,7 @@ def test_every_transition_is_kept_and_half_of_the_episodes_deviate_once():
     np.testing.assert_array_equal(rows.observation[1], trajectories.observation[:, 1])
     np.testing.assert_array_equal(rows.next_observation[H - 1], trajectories.observation[:, H])
     assert bool(rows.valid.all())
+    assert rows.roll_in is not None
     once = np.asarray(rows.on_policy).sum(0)
     assert set(once) == {0, 1}
     assert once.mean() == pytest.approx(0.5, abs=0.1)
