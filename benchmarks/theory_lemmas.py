@@ -11,7 +11,7 @@ import numpy as np
 
 from briee.algorithms.theory.dynamic_programming import occupancy, value_iteration, values
 from briee.algorithms.theory.exploration import ExactSetting
-from briee.algorithms.theory.oracle import aggregate, ridge_weights
+from briee.algorithms.theory.oracle import aggregate
 from briee.envs.exact_tables import BlockMDP
 from theory_runs import Iteration, planned_policy
 
@@ -125,6 +125,14 @@ def uniform_convergence(
     difference = (w[..., None] - f) ** 2 - (truth[..., None] - f) ** 2
     empirical = float(np.sum(counts * difference)) / k
     return (abs(expected - empirical) - share * expected) * 28.0 / (preset.epsilon_tilde(k) / 2.0)
+
+
+def ridge_weights(
+    counts: np.ndarray, labels: np.ndarray, num_latents: int, lam: float, f: np.ndarray
+) -> np.ndarray:
+    """w_f [Z, A] = argmin of sum (w'phi - f(s'))^2 + lam |w|^2."""
+    u = aggregate(counts, labels, num_latents)
+    return (u @ f) / (u.sum(axis=-1) + lam)
 
 
 def bounded_weights(setting: ExactSetting, step: Iteration, h: int, rng: np.random.Generator) -> Sides:

@@ -14,18 +14,12 @@ from typing import Any
 import numpy as np
 
 import theory_lemmas as lemmas
-from briee.algorithms.theory.dynamic_programming import (
-    mixture,
-    random_class,
-    uniform_policy,
-    value_iteration,
-    values,
-)
+from briee.algorithms.theory.dynamic_programming import mixture, random_class, value_iteration, values
 from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import BlockMDP, lock_block_mdp, random_block_mdp
 from briee.training.directory import close_manifest, make_manifest, read_table, write_table
-from theory_runs import explore, mixture_regret, plan_after
+from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 Rows = list[dict[str, Any]]
 Columns = dict[str, np.ndarray]
@@ -97,7 +91,7 @@ def reward_free(seeds: int) -> Rows:
         mdp = random_block_mdp(rng, H, 2, 2, emissions=2)
         held_out = later_rewards(mdp, rng.uniform(size=(10, H, 2, 2)) / H)
         preset = TheoryPreset(2, 2, 3, 1e16)
-        setting = ExactSetting(mdp, random_class(rng, mdp, 3), preset, reward_free=True, growth=4.0)
+        setting = RewardFreeSetting(mdp, random_class(rng, mdp, 3), preset, growth=4.0)
         history = list(explore(setting, 10**16, rng))
         for end in range(1, len(history) + 1, 2):
             errors: dict[bool, list[float]] = {True: [], False: []}
@@ -158,7 +152,7 @@ def reward_free_inequalities(seed: int) -> Iterator[tuple[str, lemmas.Sides]]:
     rng = np.random.default_rng(seed)
     mdp = random_block_mdp(rng, H, 2, 2, emissions=2)
     preset = TheoryPreset(2, 2, 3, 1e8, alpha_scale=1e-2)
-    setting = ExactSetting(mdp, random_class(rng, mdp, 3), preset, reward_free=True, growth=2.0)
+    setting = RewardFreeSetting(mdp, random_class(rng, mdp, 3), preset, growth=2.0)
     setting = setting.with_discriminators()
     history = list(explore(setting, 10**8, rng))
     for end in range(1, len(history) + 1):

@@ -9,17 +9,12 @@ from jax import nn
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import BonusConfig
 from briee.algorithms.paper.lsvi import lsvi
-from briee.algorithms.theory.dynamic_programming import (
-    random_class,
-    uniform_policy,
-    value_iteration,
-    values,
-)
+from briee.algorithms.theory.dynamic_programming import random_class, value_iteration, values
 from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
 from line_six import bonus_of
-from theory_runs import explore, mixture_regret, plan_after
+from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 
 def preset(mdp, size, samples, **changes) -> TheoryPreset:
@@ -162,9 +157,7 @@ def test_reward_free_planning_error_decreases_for_held_out_rewards():
         rng = np.random.default_rng(seed)
         mdp = random_block_mdp(rng, 3, 2, 2, emissions=2)
         held_out = rng.uniform(size=(10, 3, 2, 2)) / 3
-        setting = ExactSetting(
-            mdp, random_class(rng, mdp, 3), preset(mdp, 3, 1e16), reward_free=True, growth=8.0
-        )
+        setting = RewardFreeSetting(mdp, random_class(rng, mdp, 3), preset(mdp, 3, 1e16), growth=8.0)
         history = list(explore(setting, 10**16, rng))
         chosen = min(history, key=lambda step: step.optimistic_value)
         assert chosen.n > 10**15

@@ -27,7 +27,7 @@ from theory_lemmas import (
     total_variation,
     uniform_convergence,
 )
-from theory_runs import explore
+from theory_runs import RewardFreeSetting, explore
 
 SEEDS = 2
 
@@ -283,9 +283,7 @@ def test_pseudo_regret_grows_no_faster_than_n_to_three_quarters():
 def test_theorem_6_the_learned_model_comes_close_where_any_policy_goes():
     rng = np.random.default_rng(0)
     mdp = random_block_mdp(rng, 3, 2, 2, emissions=2)
-    setting = ExactSetting(
-        mdp, random_class(rng, mdp, 3), TheoryPreset(2, 2, 3, 1e5), reward_free=True, growth=4.0
-    )
+    setting = RewardFreeSetting(mdp, random_class(rng, mdp, 3), TheoryPreset(2, 2, 3, 1e5), growth=4.0)
     history = list(explore(setting, 10**5, rng))
     policies = [deterministic(rng.integers(2, size=(3, 4)), 2) for _ in range(20)]
     errors = [max(total_variation(mdp, step, policy) for policy in policies) for step in history]

@@ -5,18 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.discriminators import (
-    appendix_c,
-    first_class,
-    maximise,
-    partitions,
-    second_class,
-    section_4,
-)
-from briee.algorithms.theory.dynamic_programming import mixture, random_class, uniform_policy
+from briee.algorithms.theory.discriminators import first_class, maximise, second_class, section_4
+from briee.algorithms.theory.dynamic_programming import mixture, random_class
 from briee.algorithms.theory.exploration import draw
-from briee.algorithms.theory.oracle import explained, loss, replearn, ridge_weights
+from briee.algorithms.theory.oracle import explained, loss, replearn
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from theory_lemmas import ridge_weights
+from theory_runs import appendix_c, partitions, uniform_policy
 
 H, Z, A = 3, 2, 2
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from briee.algorithms.theory.dynamic_programming import random_class
-from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
 from theory_lemmas import (
@@ -13,7 +12,7 @@ from theory_lemmas import (
     reconstruction_error,
     reward_free_values,
 )
-from theory_runs import explore
+from theory_runs import RewardFreeSetting, explore
 
 
 @pytest.fixture(scope="module", params=range(3))
@@ -22,7 +21,7 @@ def free(request):
     rng = np.random.default_rng(request.param)
     mdp = lock_block_mdp(rng, 3, 2) if request.param == 2 else random_block_mdp(rng, 3, 2, 2, emissions=2)
     preset = TheoryPreset(mdp.num_latents, mdp.num_actions, 3, 1e8, alpha_scale=1e-2)
-    setting = ExactSetting(mdp, random_class(rng, mdp, 3), preset, reward_free=True, growth=3.0)
+    setting = RewardFreeSetting(mdp, random_class(rng, mdp, 3), preset, growth=3.0)
     setting = setting.with_discriminators()
     latent = rng.uniform(size=(4, 3, mdp.num_latents, mdp.num_actions)) / 3
     rewards = np.stack([[table[h][mdp.truth[h]] for h in range(3)] for table in latent])

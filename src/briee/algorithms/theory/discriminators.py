@@ -1,8 +1,8 @@
-"""The discriminator classes of Section 4 and Appendix C, as affine images of boxes.
+"""The discriminator classes of Section 4, as affine images of boxes.
 
 With one-hot features a discriminator assigns a number to each cell of a partition of the observations: F1 is
 x[psi(s)] - y[psi'(s)], F2 is max_a (r(s, a) / (2H + 1) + v[psi(s), a]). A `Pieces` is a union of sets
-{B x + o : low <= x <= high}. F1 and Appendix C are such unions. F2 is one if no decoder merges observations
+{B x + o : low <= x <= high}. F1 is such a union. F2 is one if no decoder merges observations
 of different rewards; otherwise it lies between two of them, `inner` and `outer`, which bound the gap.
 """
 
@@ -112,7 +112,7 @@ def second_class(
                     floor[z] += (row.max(axis=1) - row[:, rule[z]]).max()
             inner.append((onehot, offset, floor, np.full(num_latents, high)))
         outer.append(_relaxed(labels, num_latents, r, low, high))
-    return _stack(inner), _stack(outer)
+    return stack(inner), stack(outer)
 
 
 def _relaxed(labels: np.ndarray, num_latents: int, r: np.ndarray, low: float, high: float):
@@ -135,7 +135,7 @@ def _relaxed(labels: np.ndarray, num_latents: int, r: np.ndarray, low: float, hi
     return np.stack(columns, axis=1), offset, limits[:, 0], limits[:, 1]
 
 
-def _stack(pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]) -> Pieces:
+def stack(pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]) -> Pieces:
     """Pieces of one width: absent columns are zero, their numbers too."""
     n = max(basis.shape[1] for basis, *_ in pieces)
     pad = lambda array: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, n - array.shape[-1])])  # noqa: E731
@@ -155,45 +155,6 @@ def section_4(
     inner, outer = second_class(decoders, num_latents, reward, horizon, c, signed)
     exact = inner.basis.shape == outer.basis.shape and len(inner.low) == len(decoders)
     return Discriminators([first, inner], [first, inner] if exact else [first, outer])
-
-
-def appendix_c(
-    decoders: np.ndarray, num_latents: int, num_actions: int, horizon: int, c: float, printed: bool = False
-) -> Discriminators:
-    """The class of reward-free exploration: F1 and x[psi(s), pi(s)] + y[psi'(s), pi'(s)], policies of the
-    decoded latent state.
-
-    Rewards theta and values w' lie in [-1, 1], the bonus w in [0, c]; `printed` allows all three [-c, c].
-    """
-    scale, first = 2 * horizon + 1, first_class(decoders, num_latents)
-    if printed:
-        bounds = (-c - c / scale, c + min(c, 2.0) / scale), (-c / scale, c / scale)
-    else:
-        bounds = (-1.0, 1.0 + min(c, 2.0) / scale), (-1.0 / scale, 1.0 / scale)
-    cells = partitions(decoders, num_latents, num_actions)
-    pieces = []
-    for one, two in product(cells, cells):
-        basis = np.hstack([indicator(one, one.max() + 1), indicator(two, two.max() + 1)])
-        limits = np.repeat(np.asarray(bounds), [one.max() + 1, two.max() + 1], axis=0)
-        pieces.append((basis, np.zeros(len(one)), limits[:, 0], limits[:, 1]))
-    second = _stack(pieces)
-    return Discriminators([first, second], [first, second])
-
-
-def partitions(decoders: np.ndarray, num_latents: int, num_actions: int) -> list[np.ndarray]:
-    """The finest partitions of the observations by (psi(s), pi(s)), as labels [S]; others add no f."""
-    found = set()
-    for labels, other in product(decoders, decoders):
-        for rule in product(range(num_actions), repeat=num_latents):
-            joint = (labels * num_actions + np.asarray(rule)[other]).tolist()
-            names = {cell: index for index, cell in enumerate(dict.fromkeys(joint))}  # in order of appearance
-            found.add(tuple(names[cell] for cell in joint))
-
-    def refines(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
-        return len(set(zip(fine, coarse, strict=True))) == len(set(fine))
-
-    finest = [p for p in found if not any(q != p and refines(q, p) for q in found)]
-    return [np.asarray(p) for p in sorted(finest)]
 
 
 def maximise(

@@ -16,11 +16,6 @@ def random_class(rng: np.random.Generator, mdp: BlockMDP, size: int) -> np.ndarr
     return np.concatenate([wrong, mdp.truth[:, None]], axis=1)
 
 
-def uniform_policy(mdp: BlockMDP) -> np.ndarray:
-    """pi [H, S, A]: all actions equally likely."""
-    return np.full(mdp.reward.shape, 1.0 / mdp.num_actions)
-
-
 def deterministic(action: np.ndarray, num_actions: int) -> np.ndarray:
     """pi [H, S, A] that takes action[h, s]."""
     return np.eye(num_actions)[action]

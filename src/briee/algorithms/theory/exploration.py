@@ -1,4 +1,4 @@
-"""The steps of Algorithms 1 and 4 in the setting of the theorems: finite classes, exact oracles.
+"""The steps of Algorithm 1 in the setting of the theorems: finite classes, exact oracles.
 
 The algorithm plans again when the data has grown by a factor (factor 1: after every episode, as printed). The
 data between two plans is multinomial counts, so 10^12 episodes take as long as ten.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from briee.algorithms.bonus import one_hot_bonus
-from briee.algorithms.theory.discriminators import Discriminators, appendix_c, section_4
+from briee.algorithms.theory.discriminators import Discriminators, section_4
 from briee.algorithms.theory.dynamic_programming import mixture
 from briee.algorithms.theory.oracle import RepLearnResult, aggregate, replearn
 from briee.algorithms.theory.theorem_parameters import TheoryPreset
@@ -35,33 +35,21 @@ class Data:
 
 @dataclass(frozen=True)
 class ExactSetting:
-    """A block MDP, its classes Phi [H + 1, M, S], the parameters, and the goal of exploration."""
+    """A block MDP, its classes Phi [H + 1, M, S], and the parameters."""
 
     mdp: BlockMDP
     classes: np.ndarray
     preset: TheoryPreset
-    reward_free: bool = False
     growth: float = 1.5
     bonus_scale: float = 1.0
     """Factor of the bonus: 1 is Algorithm 1; 0 turns the bonus off."""
     discriminators: list[Discriminators] = field(default_factory=list)
 
-    @property
-    def reward(self) -> np.ndarray:
-        """The reward of exploration [H, S, A]: zero in Algorithm 4."""
-        return np.zeros_like(self.mdp.reward) if self.reward_free else self.mdp.reward
-
     def with_discriminators(self) -> "ExactSetting":
-        """The same with F_h of every level: Section 4's, or Appendix C's."""
-        mdp, H = self.mdp, self.mdp.horizon
-        Z, A, c = mdp.num_latents, mdp.num_actions, self.preset.c
+        """The same with F_h of every level."""
+        mdp, H, c = self.mdp, self.mdp.horizon, self.preset.c
         later = np.concatenate([mdp.reward, np.zeros((1, *mdp.reward.shape[1:]))])
-        made = [
-            appendix_c(self.classes[h + 1], Z, A, H, c)
-            if self.reward_free
-            else section_4(self.classes[h + 1], Z, later[h + 1], H, c)
-            for h in range(H)
-        ]
+        made = [section_4(self.classes[h + 1], mdp.num_latents, later[h + 1], H, c) for h in range(H)]
         return replace(self, discriminators=made)
 
 

@@ -39,14 +39,6 @@ def explained(counts: np.ndarray, labels: np.ndarray, num_latents: int, lam: flo
     return np.einsum("zas,za,zat->st", u, weight, u) / max(counts.sum(), 1)
 
 
-def ridge_weights(
-    counts: np.ndarray, labels: np.ndarray, num_latents: int, lam: float, f: np.ndarray
-) -> np.ndarray:
-    """w_f [Z, A] = argmin of sum (w'phi - f(s'))^2 + lam |w|^2."""
-    u = aggregate(counts, labels, num_latents)
-    return (u @ f) / (u.sum(axis=-1) + lam)
-
-
 def loss(counts: np.ndarray, labels: np.ndarray, num_latents: int, lam: float, f: np.ndarray) -> float:
     """min_w L_{lam,D}(phi, w, f) (Alg. 2, l. 3), with lam / k as in Appendix B."""
     second_moment = counts.sum(axis=(0, 1)) @ f**2 / max(counts.sum(), 1)
