@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ONE_THREAD := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help demo test test-all lint format bench clean
+.PHONY: help demo test test-all lint format tables bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ lint: $(VENV)/.installed-dev  ## ruff (rules and layout), import-linter (which p
 format: $(VENV)/.installed-dev  ## let ruff lay out the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tables: $(VENV)/.installed  ## write the numbers of results/ into README.md and docs/
+	$(BIN)/python benchmarks/pages.py
 
 bench: $(VENV)/.installed  ## speed against the machine's own limit
 	$(BIN)/briee bench

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from briee.algorithms.registry import RENAMED
+from briee.algorithms.registry import ALGORITHMS, RENAMED
 from briee.errors import RunError
 from briee.training.directory import cpu_model, read_json, read_table, source_commit, write_json
 
@@ -37,19 +37,19 @@ _GAME = "--episodes 450 --replearn.rounds 4 --collect.buffer-size 300 --workers 
 _FIT = "--episodes 400 --strata.rows 200 --strata.fit-rows 128 --workers 1"
 _PPO = "--episodes 400 --workers 20 --minibatch 20 --rounds 2"
 TINY = {
-    "efficient default": _FIT,
-    "stationary default": f"{_FIT} --num-latents 9",
-    "briee paper": _GAME,
-    "briee released": _GAME,
-    "reward-free paper": _GAME,
-    "reward-free released": _GAME,
-    "lsvi-ucb paper": "--episodes 1000",
-    "lsvi-ucb-rff paper": "--episodes 1000 --dimension 20 --buffer-size 2000",
-    "ppo paper": _PPO,
-    "ppo-rnd paper": _PPO,
+    "efficient": _FIT,
+    "stationary": f"{_FIT} --num-latents 9",
+    "briee": _GAME,
+    "reward-free": _GAME,
+    "lsvi-ucb": "--episodes 1000",
+    "lsvi-ucb-rff": "--episodes 1000 --dimension 20 --buffer-size 2000",
+    "ppo": _PPO,
+    "ppo-rnd": _PPO,
 }
-"""Options of the short run, by algorithm and preset. Others are not fingerprinted: `theory` is exact, and the
-numbers of Stable-Baselines3 are its own."""
+"""Options of the short run, by algorithm. Others are not fingerprinted: `theory` is exact, and the numbers of
+Stable-Baselines3 are its own."""
+PAIRS = tuple(f"{algorithm} {preset}" for algorithm in TINY for preset in ALGORITHMS[algorithm].presets)
+"""Algorithms and presets that have a fingerprint."""
 COLUMNS = (
     *("iteration", "episodes", "env_steps", "eval_return", "explore_return", "reached_level"),
     *("decoder_accuracy", "replearn_gap"),
@@ -71,7 +71,9 @@ def measure(pair: str, source: Path = SOURCE) -> str:
     error = ""
     with tempfile.TemporaryDirectory() as folder:
         for name, its_preset in names:
-            options = f"{WORLD} --algo {name} --preset {its_preset} {TINY[pair]} --run-dir run --overwrite"
+            options = (
+                f"{WORLD} --algo {name} --preset {its_preset} {TINY[algorithm]} --run-dir run --overwrite"
+            )
             command = [sys.executable, "-m", "briee", "train", *shlex.split(options)]
             made = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder)
             if made.returncode == 0:
@@ -116,7 +118,7 @@ class Fingerprints:
     def find(self, row: Mapping[str, str]) -> str:
         """The fingerprint that a row's algorithm had at its commit, measured if it is not known yet."""
         pair, commit = f"{row['algorithm']} {row['preset']}", row["commit"]
-        if pair not in TINY or not commit:
+        if pair not in PAIRS or not commit:
             return ""
         if not self.of(row) and commit == source_commit():
             self.add(commit, pair, measure(pair))
@@ -160,13 +162,13 @@ def machine() -> dict[str, str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the present source, and the commits asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", choices=[*TINY], action="append", help="these algorithms and presets alone")
+    parser.add_argument("--only", choices=PAIRS, action="append", help="these algorithms and presets alone")
     parser.add_argument("--commits", nargs="*", default=[], help="measure these, not the present source")
     parser.add_argument("--all", action="store_true", help="measure everything again, on another machine")
     parser.add_argument("--root", type=Path, default=Path("results"))
     args = parser.parse_args(argv)
     known = Fingerprints(args.root)
-    pairs = args.only or list(TINY)
+    pairs = args.only or PAIRS
     todo = dict.fromkeys(args.commits, pairs)
     if args.all:
         todo, known.machine = {commit: [*found] for commit, found in known.commits.items()}, {}

@@ -75,27 +75,27 @@ class Experiment(NamedTuple):
     settings: tuple[Setting, ...]
     """All runs, in the order in which they start."""
     plot: Callable[[Table, Table, Path, str], None]
-    """Draws runs.csv and curves.csv into a file, with a caption."""
+    """Draws runs.csv and curves.csv.gz into a file, with a caption."""
 
     @property
     def smoke(self) -> tuple[Setting, ...]:
         """One run of seconds for each algorithm and preset, to see that everything works."""
         pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in self.settings)
-        return tuple(Setting(*pair, "lock", 2, SMALL[pair][0], changes=SMALL[pair][1]) for pair in pairs)
+        sizes = {algorithm: SMALL[algorithm] for algorithm, _ in pairs}
+        return tuple(Setting(a, p, "lock", 2, sizes[a][0], changes=sizes[a][1]) for a, p in pairs)
 
 
-_GAME = (("replearn.rounds", 2), ("collect.buffer_size", 200))
-SMALL: dict[tuple[str, str], tuple[int, tuple[tuple[str, Any], ...]]] = {
-    ("lsvi-ucb", "paper"): (2_500, ()),
-    ("lsvi-ucb-rff", "paper"): (500, (("dimension", 20), ("buffer_size", 2_000))),
-    ("ppo", "paper"): (200, (("workers", 20), ("minibatch", 20))),
-    ("ppo-rnd", "paper"): (200, (("workers", 20), ("minibatch", 20))),
-    ("briee", "paper"): (100, (("replearn.hidden_sizes", (16,)), *_GAME)),
-    ("briee", "released"): (100, (("replearn.hidden_sizes", (16, 16)), *_GAME)),
-    ("efficient", "default"): (40, ()),
+_GAME = (("replearn.hidden_sizes", (16,)), ("replearn.rounds", 2), ("collect.buffer_size", 200))
+SMALL: dict[str, tuple[int, tuple[tuple[str, Any], ...]]] = {
+    "lsvi-ucb": (2_500, ()),
+    "lsvi-ucb-rff": (500, (("dimension", 20), ("buffer_size", 2_000))),
+    "ppo": (200, (("workers", 20), ("minibatch", 20))),
+    "ppo-rnd": (200, (("workers", 20), ("minibatch", 20))),
+    "briee": (100, _GAME),
+    "efficient": (40, ()),
 }
-"""Budget and changes of a smoke run on the lock with H = 2, by algorithm and preset. All experiments share
-them, and so their jitted functions."""
+"""Budget and changes of a smoke run on the lock with H = 2, by algorithm. All experiments share them, and so
+their jitted functions."""
 
 SELECTED_BY = {"algo": "algorithm"} | {n: n for n in ("preset", "env", "horizon", "seed", "variant")}
 

@@ -1,0 +1,273 @@
+"""Numbers in README.md and docs/ from the files in results/: `make tables`.
+
+    python benchmarks/pages.py [--check]
+
+A page has two kinds of marks. Between `<!-- table: NAME -->` and `<!-- /table -->` stands a whole table, made
+by a function of this file. Between `<!--= QUERY -->` and `<!--/-->` stands a number in a sentence. A query is
+
+    EXPERIMENT; LINE; WHERE; STATISTIC     over the runs of a line, at a horizon or in a world (*: anywhere)
+    FILE.json; KEY; FORMAT                 a value of a JSON file
+    FILE.csv; SETTING; COLUMN; FORMAT      the mean of a column over the rows of a setting
+
+Numbers are written nowhere else; a test fails when a page and the files disagree.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from briee.experiments.ablation import OTHER, RELEASED
+from briee.experiments.ablation_efficient import CHANGES
+from briee.experiments.fig1b import REFERENCES
+from briee.experiments.tables import Row
+from queries import (
+    HORIZONS,
+    STATISTICS,
+    count,
+    each,
+    late_returns,
+    line,
+    number,
+    outcome,
+    runs,
+    shares,
+    solved,
+    span,
+)
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!--/-->", re.S)
+TABLE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.S)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in [head, *rows])
+    return f"{first}|{'---|' * len(head)}\n{''.join(others)}"
+
+
+def readme() -> str:
+    """Episodes until the lock is solved."""
+    rows, (published, _) = [], REFERENCES["MusIK"]
+    for H in HORIZONS:
+        own = [row for row in runs("worlds") if row["world"] == f"lock-h{H}"]
+        seconds = median(float(row["process_seconds"]) for row in own)
+        known = f"{published[H]:,} (MusIK)" if H in published else "a figure (BRIEE)"
+        briee = [
+            [row for row in runs("fig1b") if row["label"] == f"briee {preset}" and row["horizon"] == str(H)]
+            for preset in ("paper", "released")
+        ]
+        rows.append([str(H), known, f"**{count(median(solved(own)))}** ({seconds:.0f} s)", *map(_few, briee)])
+    names = ("`--algo efficient`", "`--algo briee`, preset `paper`", "`--algo briee`, preset `released`")
+    return table(["horizon", "published", *(f"ours, {name}" for name in names)], rows)
+
+
+def _few(rows: Sequence[Row]) -> str:
+    """The median, and how many runs it is of if there are not five."""
+    if not rows:
+        return "–"
+    done = solved(rows)
+    text = count(median(done)) if done else "not solved"
+    if len(done) < len(rows):
+        return f"{text} ({len(done)} of {len(rows)} seeds)"
+    return text if len(rows) == 5 else f"{text} ({'one seed' if len(rows) == 1 else f'{len(rows)} seeds'})"
+
+
+def fig1b() -> str:
+    """Every line of Figure 1(b) at every horizon."""
+    labels = dict.fromkeys(row["label"] for row in runs("fig1b"))
+    rows = []
+    for label in labels:
+        cells = [[r for r in line("fig1b", label) if r["horizon"] == str(H)] for H in HORIZONS]
+        texts = [outcome(cell) if cell else "–" for cell in cells]
+        rows.append([f"`{label}`", *texts, STATISTICS["version"](line("fig1b", label))])
+    for name, (points, _) in REFERENCES.items():
+        texts = [f"{points[H]:,}" if H in points else "–" for H in HORIZONS]
+        rows.append([f"{name}, published", *texts, "–"])
+    return table(["", *(f"H = {H}" for H in HORIZONS), "version"], rows)
+
+
+def curves_table(figure: str, evaluations: int) -> str:
+    """Every line of a figure of returns: episodes to solve, and the mean return at the end."""
+    rows = []
+    for label in dict.fromkeys(row["label"] for row in runs(figure)):
+        own = line(figure, label)
+        unfinished = sum(row["finished"] != "True" for row in own)
+        state = f"unfinished: {unfinished} of {len(own)}" if unfinished else outcome(own)
+        late = span(late_returns(own, evaluations), ".2f")
+        rows.append([f"`{label}`", state, STATISTICS["episodes"](own), late, STATISTICS["version"](own)])
+    head = ["", "episodes to solve", "episodes used", f"return, mean of the last {evaluations} evaluations"]
+    return table([*head, "version"], rows)
+
+
+ABLATION = {
+    "bonus from all data": "bonus from all data",
+    "optimistic policy evaluated": "optimistic policy evaluated",
+    "Q clipped instead of the bonus": "no cap on the bonus but on Q",
+    "two hidden layers": "two hidden layers",
+    "no termination": "no termination: always 30 rounds",
+    "features first": "features move first",
+    "noise on H + 3 coordinates": "noise on the first H + 3 coordinates only",
+    "alternating ascent": "f and the rival in turn",
+    "do not wait for the rival": "f sinks instead of waiting for the rival",
+    "64 discriminator steps": "64 discriminator steps instead of 128",
+    "first features of the last update": "first features those of the last update (neither does so)",
+    "0.01 on the mean loss": "λ = 0.01 on the mean loss, as the paper is written (neither does so)",
+}
+"""The variants in words."""
+assert set(ABLATION) == {*RELEASED, *OTHER, "noise on H + 3 coordinates"}
+
+
+def ablation() -> str:
+    """One difference switched at a time."""
+    rows = [["nothing: the preset `paper`", *(_seeds("briee paper", H) for H in ("6", "12"))]]
+    for variant, words in ABLATION.items():
+        rows.append([words, *(number(f"ablation; briee paper {variant}; {H}; seed 1") for H in (6, 12))])
+    rows.append(["all that `released` changes", *(_seeds("briee released", H) for H in ("6", "12"))])
+    return table(["switched alone", "H = 6", "H = 12"], rows)
+
+
+def _seeds(label: str, horizon: str) -> str:
+    rows = line("ablation", label, horizon)
+    first = STATISTICS["seed 1"](rows)
+    return f"{first} ({span(solved(rows))} with {len(rows)} seeds)" if len(rows) > 1 else first
+
+
+PARTS = {
+    "": "the default",
+    "no strata": "no strata",
+    "no forward term": "no forward term",
+    "no compact term": "no compact term",
+    "no novel states": "no novel states",
+    "no merged parts": "parts of one state not merged",
+    "two tries": "two tries instead of the discovery curve",
+    "bonus": "bonus 1/√(n + 1) instead of it",
+    "one round": "one round of 20 episodes instead of 4 of 5",
+    "100 episodes an update": "100 episodes an update, in one round",
+    "refit all": "all levels refitted at every update",
+    "K = 6": "K = 6",
+}
+"""The variants of `efficient` in words."""
+assert set(PARTS) == set(CHANGES)
+
+
+def ablation_efficient() -> str:
+    """`efficient` without each of its parts."""
+    worlds = {"H = 12": "lock, H = 12", "H = 25": "lock, H = 25"}
+    worlds["H = 12, 20 distractors"] = "lock, H = 12, distractors = 20"
+    name = "ablation-efficient"
+    rows = [
+        [words, *(each(line(name, f"efficient {variant}".strip(), world)) for world in worlds.values())]
+        for variant, words in PARTS.items()
+    ]
+    return table(["", *worlds], rows)
+
+
+def lock() -> str:
+    """`efficient` on the sparse lock."""
+    rows = []
+    for H in HORIZONS:
+        own = [row for row in runs("worlds") if row["world"] == f"lock-h{H}"]
+        level = median(solved(own)) / H
+        seconds = ", ".join(row["process_seconds"] for row in own)
+        rows.append([str(H), each(own), count(median(solved(own))), f"{level:.0f}", seconds])
+    return table(["H", "episodes", "median", "median per level", "seconds"], rows)
+
+
+WORLDS = {
+    "lock-h25-others": "lock, H = 25, ten other seeds (31 to 40)",
+    "distractors-h12": "20 distractors of standard deviation 1, H = 12",
+    "noise-h25": "noise 0.2, H = 25",
+    "noise-h50": "noise 0.2, H = 50",
+    "k6-h12": "K = 6, H = 12",
+    "k6-h25": "K = 6, H = 25",
+    "k6-h50": "K = 6, H = 50",
+    "dense-h30": "dense lock, H = 30",
+    "rare-h12": "lane that opens with probability 0.001, H = 12",
+    "never-h12": "lane that never opens, H = 12",
+    "failures-h12": "right actions that fail with probability 0.1, H = 12, 3,000 episodes",
+    "random-3": "random block MDPs, 3 states, H = 8, 2,000 episodes",
+    "random-4": "the same, 4 states",
+    "random-5": "the same, 5 states",
+    "random-6": "the same, 6 states",
+    "frozen-lake": "FrozenLake, H = 12, K = 16",
+    "frozen-lake-slippery": "slippery FrozenLake, H = 40, K = 16, 5,000 episodes",
+    "frozen-lake-slippery-stationary": "the same with `--algo stationary`, K = 17, 1,000 episodes",
+    "deep-sea-10": "deep sea of size 10, without noise",
+    "deep-sea-20": "deep sea of size 20, without noise",
+}
+"""The worlds in words."""
+
+
+def worlds() -> str:
+    """`efficient` in other worlds."""
+    rows = []
+    for name, words in WORLDS.items():
+        own = [row for row in runs("worlds") if row["world"] == name]
+        judged = bool(own[0]["judged_return"])
+        text = ", ".join(f"{share:.3f}" for share in shares(own)) if judged else each(own)
+        rows.append([words, str(len(own)), "" if judged else str(len(solved(own))), text])
+    return table(["world", "seeds", "solved", "episodes, or share of the optimum"], rows)
+
+
+def environments() -> str:
+    """`efficient` on environments of other projects."""
+    names = {
+        "frozen-lake": ("FrozenLake 4 × 4, not slippery, `--rich hadamard`, H = 12", "up to 16 a level"),
+        "deep-sea-10-noise": ("deep sea of size 10, `--rich noise`, H = 10", "up to 10 a level"),
+    }
+    rows = [
+        [*words, each([r for r in runs("worlds") if r["world"] == name])] for name, words in names.items()
+    ]
+    return table(["environment", "latent states", "episodes"], rows)
+
+
+def stationary() -> str:
+    """One representation against one per level."""
+    rows = []
+    for learner, words in (("stationary", "one representation"), ("per-level", "one per level")):
+        own = solved([r for r in runs("worlds") if r["world"] == f"frozen-lake-h10-{learner}"])
+        rows.append([f"H = 10, {words}", *map(count, own), count(sum(own) / len(own))])
+    return table(["", "seed 1", "12", "123", "1234", "12345", "mean"], rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "readme": readme,
+    "fig1b": fig1b,
+    "fig2b": lambda: curves_table("fig2b", 50),
+    "fig2c": lambda: curves_table("fig2c", 5),
+    "ablation": ablation,
+    "ablation-efficient": ablation_efficient,
+    "lock": lock,
+    "worlds": worlds,
+    "environments": environments,
+    "stationary": stationary,
+}
+
+
+def filled(text: str) -> str:
+    """A page with every table and number made again."""
+    text = TABLE.sub(lambda m: f"<!-- table: {m[1]} -->\n{TABLES[m[1]]()}<!-- /table -->", text)
+    return NUMBER.sub(lambda m: f"<!--= {m[1]} -->{number(m[1])}<!--/-->", text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the pages, or name those that disagree with the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if a page would change")
+    args = parser.parse_args(argv)
+    stale = [page for page in PAGES if filled(page.read_text()) != page.read_text()]
+    for page in stale:
+        if not args.check:
+            page.write_text(filled(page.read_text()))
+        print(page.relative_to(ROOT), "disagrees with results/" if args.check else "written")
+    if args.check and stale:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

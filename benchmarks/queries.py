@@ -1,0 +1,145 @@
+"""Numbers of results/ for the pages: statistics of the runs of a line, and values of other files."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from briee.errors import RunError
+from briee.experiments.tables import Row, read_curves
+from briee.training.directory import read_table
+
+RESULTS = Path(__file__).parents[1] / "results"
+HORIZONS = (6, 12, 25, 50, 100)
+
+
+@cache
+def runs(experiment: str) -> list[Row]:
+    """The runs of an experiment."""
+    return read_table(RESULTS / experiment / "runs.csv", "label")
+
+
+def line(experiment: str, label: str, where: str = "*") -> list[Row]:
+    """The runs of a line at a horizon or in a world, or all of them; `RunError` if there are none."""
+    found = [
+        row
+        for row in runs(experiment)
+        if row["label"] == label and where in ("*", row["horizon"], row["world"])
+    ]
+    if not found:
+        raise RunError(f"{experiment} has no runs of {label!r} at {where!r}")
+    return found
+
+
+def solved(rows: Sequence[Row]) -> list[int]:
+    """Episodes to solve of the runs that were solved."""
+    return [int(row["episodes_to_solve"]) for row in rows if row["episodes_to_solve"]]
+
+
+def span(values: Sequence[float], form: str = ",") -> str:
+    """The smallest and the largest value, or the only one."""
+    ends = [format(value, form) for value in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else "–".join(ends)
+
+
+def count(value: float) -> str:
+    """A number of episodes."""
+    return f"{value:,.0f}"
+
+
+def outcome(rows: Sequence[Row]) -> str:
+    """Median and range of the episodes to solve, and how many runs were solved unless all of five were."""
+    done, budget = solved(rows), max(int(row["episodes"]) for row in rows)
+    if not done:
+        return f"none of {len(rows)} in {budget:,}"
+    text = count(median(done)) + (f" ({span(done)})" if len(set(done)) > 1 else "")
+    return text if len(done) == len(rows) == 5 else f"{text}, {len(done)} of {len(rows)}"
+
+
+def each(rows: Sequence[Row]) -> str:
+    """Episodes to solve of each run, a dash if it was not solved."""
+    return ", ".join(count(int(row["episodes_to_solve"])) if row["solved"] == "True" else "–" for row in rows)
+
+
+def late_returns(rows: Sequence[Row], evaluations: int) -> list[float]:
+    """The mean return of the last evaluations of each run, from the largest down."""
+    curves = read_curves(RESULTS / _home(rows))
+    key = lambda row: (row["label"], row["world"], row["seed"])  # noqa: E731
+    returns: dict[tuple[str, ...], list[float]] = {key(row): [] for row in rows}
+    for point in curves:
+        if key(point) in returns:
+            returns[key(point)].append(float(point["eval_return"]))
+    means = [sum(values[-evaluations:]) / len(values[-evaluations:]) for values in returns.values()]
+    return sorted(means, reverse=True)
+
+
+def _home(rows: Sequence[Row]) -> str:
+    """The experiment whose table has these rows."""
+    names = (path.parent.name for path in sorted(RESULTS.glob("*/runs.csv")))
+    return next(name for name in names if any(row is rows[0] for row in runs(name)))
+
+
+def shares(rows: Sequence[Row]) -> list[float]:
+    """Judged return over the optimum, of each run."""
+    return [float(row["judged_return"]) / float(row["optimal_return"]) for row in rows]
+
+
+STATISTICS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "outcome": outcome,
+    "median": lambda rows: count(median(solved(rows))),
+    "range": lambda rows: span(solved(rows)),
+    "least": lambda rows: count(min(solved(rows))),
+    "most": lambda rows: count(max(solved(rows))),
+    "each": each,
+    "solved": lambda rows: f"{len(solved(rows))} of {len(rows)}",
+    "medians": lambda rows: ", ".join(
+        count(median(solved(own))) for h in HORIZONS if (own := [r for r in rows if r["horizon"] == str(h)])
+    ),
+    "seed 1": lambda rows: next(_first(row) for row in rows if row["seed"] == "1"),
+    "episodes": lambda rows: span([int(row["episodes"]) for row in rows]),
+    "return": lambda rows: span([float(row["final_return"]) for row in rows], ".2f"),
+    "optimum": lambda rows: span([float(row["optimal_return"]) for row in rows], ".3f"),
+    "late returns": lambda rows: ", ".join(f"{value:.2f}" for value in late_returns(rows, 100)),
+    "shares": lambda rows: ", ".join(f"{share:.2f}" for share in shares(rows)),
+    "least share": lambda rows: f"{min(shares(rows)):.3f}",
+    "minutes": lambda rows: span([round(float(row["seconds"]) / 60) for row in rows]),
+    "accuracy": lambda rows: span([_last_accuracy(row) for row in rows], ".4f"),
+    "version": lambda rows: ", ".join(sorted({row["version"] for row in rows})),
+}
+"""What a query may ask of runs."""
+
+
+def _last_accuracy(row: Row) -> float:
+    """Decoder accuracy at the last evaluation of a run."""
+    points = read_curves(RESULTS / _home([row]))
+    own = [p for p in points if all(p[name] == row[name] for name in ("label", "world", "seed"))]
+    return float(own[-1]["decoder_accuracy"])
+
+
+def _first(row: Row) -> str:
+    if row["episodes_to_solve"]:
+        return count(int(row["episodes_to_solve"]))
+    return f"not solved, a return of {float(row['final_return']):.2f}"
+
+
+def number(query: str) -> str:
+    """The text that answers a query."""
+    source, *rest = (part.strip() for part in query.split(";"))
+    if source.endswith(".json"):
+        key, form = rest
+        return formatted(json.loads((RESULTS / source).read_text())[key], form)
+    if source.endswith(".csv"):
+        setting, column, form = rest
+        values = [float(r[column]) for r in read_table(RESULTS / source) if r["setting"] == setting]
+        return formatted(sum(values) / len(values), form)
+    label, where, statistic = rest
+    return STATISTICS[statistic](line(source, label, where))
+
+
+def formatted(value: float, form: str) -> str:
+    """A value in Python's format; `thousands`, `tens` and `millions` round first."""
+    units = {"tens": 10, "thousands": 1000}
+    if form == "millions":
+        return f"{value / 1e6:.1f} million"
+    return f"{round(value / units[form]) * units[form]:,}" if form in units else format(value, form)
