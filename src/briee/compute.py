@@ -51,7 +51,10 @@ def prepare_process() -> None:
 
 
 def available_cores() -> int:
-    """Number of cores this process may use; all cores where the system has no affinity, as on macOS."""
+    """Number of cores this process may use: BRIEE_CORES if that is set, else those the system assigns to it;
+    all cores where the system has no affinity, as on macOS."""
+    if os.environ.get("BRIEE_CORES", "").isdigit():
+        return max(int(os.environ["BRIEE_CORES"]), 1)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

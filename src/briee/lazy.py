@@ -1,8 +1,10 @@
-"""Lazy public names: importing a package does not import JAX until a name is used."""
+"""Imports when they are needed: public names, which would import JAX, and packages of an extra."""
 
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from briee.errors import RunError
 
 
 def lazy_names(
@@ -20,3 +22,12 @@ def lazy_names(
         return module if homes[name] == f"{package}.{name}" else getattr(module, name)
 
     return get, lambda: sorted(homes)
+
+
+def import_extra(module: str, extra: str) -> Any:
+    """A module of a package that only an extra installs, or `RunError` with the command that does."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise RunError(f"this needs the package {package}: pip install 'briee[{extra}]'") from None

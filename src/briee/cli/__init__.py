@@ -6,6 +6,7 @@ after the arguments were understood.
 
 COMMANDS = {
     "train": "train an agent in a run directory",
+    "sweep": "carry out many runs, here or on a cluster",
     "evaluate": "play episodes with the policy of a run",
     "plan": "plan for another reward, after a reward-free run",
     "report": "write one HTML file about runs, and its figures",

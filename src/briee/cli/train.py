@@ -55,6 +55,8 @@ class TrainArgs:
     matrix, or through small noisy images; or one with array observations through noise alone."""
     seed: int = 1
     """Seed of every random stream; it also draws the lock, unless --env.instance_seed is given."""
+    seeds: tuple[int, ...] = ()
+    """Several seeds, one run each, as many at a time as there are cores; --run-dir is then their folder."""
     episodes: int = 100_000
     """Budget: no iteration starts once this many training episodes were used."""
     run_dir: Path | None = None
@@ -81,6 +83,10 @@ def run(argv: Sequence[str]) -> int:
     args, spec = parse_train(argv)
     if note := renamed(argv):
         print(note, flush=True)
+    if args.seeds:
+        from briee.cli.sweep import run_seeds
+
+        return run_seeds(argv, args.seeds, spec, args.run_dir)
     prepare_process()
     from briee.envs.adapters.episodic import EnvironmentStepError
     from briee.training.progress import make_display

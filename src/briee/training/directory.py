@@ -13,6 +13,7 @@ Files are replaced in one step, and every error while reading or writing them is
 
 import contextlib
 import csv
+import gzip
 import importlib.metadata
 import io
 import json
@@ -269,22 +270,26 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def write_table(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows with equal columns."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Replace a table by rows with equal columns, in one step; compressed if its name ends with .gz."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    data = text.getvalue().encode()
+    with replacing(path) as file:
+        file.write(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def _complete_lines(path: Path) -> list[str]:
     """The lines of a file, without a last one that lacks its end."""
     try:
-        lines = path.read_text().splitlines(keepends=True)
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise RunError(f"cannot read {path}: {error}") from None
-    return [line for line in lines if line.endswith("\n")]
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _cell(value: Any) -> str:
