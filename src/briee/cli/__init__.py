@@ -9,6 +9,7 @@ COMMANDS = {
     "sweep": "carry out many runs, here or on a cluster",
     "evaluate": "play episodes with the policy of a run",
     "plan": "plan for another reward, after a reward-free run",
+    "compare": "compare algorithms, with intervals over seeds",
     "report": "write one HTML file about runs, and its figures",
     "watch": "show a run in the terminal while it goes on",
     "doctor": "say whether an environment suits BRIEE",

@@ -1,0 +1,245 @@
+"""`briee compare`: tables and figures of algorithms in worlds, from tables of runs. Draws with matplotlib."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from briee.algorithms.registry import ALGORITHMS
+from briee.errors import RunError
+from briee.report.statistics import (
+    Estimate,
+    Sample,
+    estimate,
+    improvement,
+    interquartile_mean,
+    median,
+    profile,
+)
+from briee.training.directory import read_table, write_atomically, write_table
+from briee.training.listing import list_runs
+
+NEEDED = ("label", "world", "seed", "solved", "episodes", "episodes_to_solve")
+FACTORS = np.geomspace(1, 1000, 200)
+HEAD = ("world", "algorithm", "runs", "solved", "median episodes", "interquartile mean")
+
+
+class Line(NamedTuple):
+    """An algorithm in a world."""
+
+    world: str
+    label: str
+    sample: Sample
+    median: Estimate
+    iqm: Estimate
+    seconds: float
+    """Mean of all runs."""
+
+    @property
+    def cells(self) -> list[str]:
+        """The line of a printed table, under `HEAD`."""
+        most = self.sample.times[-1]
+        about = [self.world, self.label, str(len(self.sample.times)), f"{self.sample.solved.mean():.0%}"]
+        return [*about, *(_said(number, most, len(self.sample.times)) for number in (self.median, self.iqm))]
+
+
+def read_rows(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """The runs that were begun, from tables, from folders with a table, or from run directories."""
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for path in paths:
+        table = path / "runs.csv" if path.is_dir() else path
+        found = read_table(table, "label") if table.exists() else [_row(run) for run in list_runs(path)]
+        if not found:
+            raise RunError(f"no runs in {path}")
+        for row in found:
+            if missing := [name for name in NEEDED if name not in row]:
+                raise RunError(f"{table} has no column {missing[0]!r}")
+            known = rows.setdefault((row["world"], row["label"], row["seed"]), row)
+            if any(known[name] != row[name] for name in ("episodes", "solved")):
+                what = f"{row['label']} on {row['world']}, seed {row['seed']}"
+                raise RunError(f"two runs of {what} differ, the second in {table}: compare them one by one")
+    return [row for row in rows.values() if row["episodes"]]
+
+
+def _row(run: Any) -> dict[str, str]:
+    """The row of a run directory."""
+    config, summary = run.config, run.summary
+    extra = {**config.get("env_arguments", {}), **{f"rich.{k}": v for k, v in config.get("rich", {}).items()}}
+    said = (f"{name} = {value}" for name, value in extra.items() if value != config["seed"])
+    preset = "" if config["preset"] == "default" else config["preset"]
+    row = {"label": f"{config['algorithm']} {preset}".strip(), "seed": str(config["seed"])}
+    row |= {"world": ", ".join([config["env"], f"H = {config['horizon']}", *said])}
+    row |= {name: str(summary.get(name) or "") for name in ("solved", "episodes", "episodes_to_solve")}
+    return row | {"seconds": str(summary.get("seconds", {}).get("total", ""))}
+
+
+def compare(rows: Sequence[Mapping[str, str]], seed: int = 0) -> list[Line]:
+    """A line for each world and algorithm, in the order in which they appear."""
+    groups: dict[tuple[str, str], list[Mapping[str, str]]] = defaultdict(list)
+    for row in rows:
+        groups[row["world"], row["label"]].append(row)
+    order = list(dict.fromkeys(row["world"] for row in rows))
+    lines = []
+    for (world, label), runs in sorted(groups.items(), key=lambda item: order.index(item[0][0])):
+        solved = [bool(run["episodes_to_solve"]) for run in runs]
+        times = [float(run["episodes_to_solve"] or run["episodes"]) for run in runs]
+        sample, rng = Sample.of(times, solved), np.random.default_rng(seed)
+        seconds = [float(run["seconds"]) for run in runs if run.get("seconds")]
+        half, iqm = (estimate(statistic, sample, rng) for statistic in (median, interquartile_mean))
+        mean = float(np.mean(seconds)) if seconds else math.nan
+        lines.append(Line(world, label, sample, half, iqm, mean))
+    return lines
+
+
+def improvements(lines: Sequence[Line], seed: int = 0) -> list[tuple[str, str, int, Estimate]]:
+    """For each pair of algorithms with worlds in common: how many, and the probability of improvement."""
+    by_label = by_algorithm(lines)
+    found, labels = [], list(by_label)
+    for i, x in enumerate(labels):
+        for y in labels[i + 1 :]:
+            if common := by_label[x].keys() & by_label[y].keys():
+                rng = np.random.default_rng(seed)
+                found.append((x, y, len(common), improvement(by_label[x], by_label[y], rng)))
+    return found
+
+
+def by_algorithm(lines: Sequence[Line]) -> dict[str, dict[str, Sample]]:
+    """The samples by algorithm and world."""
+    found: dict[str, dict[str, Sample]] = defaultdict(dict)
+    for line in lines:
+        found[line.label][line.world] = line.sample
+    return found
+
+
+def write_comparison(lines: Sequence[Line], folder: Path) -> list[Path]:
+    """Write the table as Markdown, CSV and LaTeX, and two figures as PNG and PDF; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = [line.cells for line in lines]
+    pairs = [
+        [x, y, str(worlds), f"{p.value:.2f} [{p.low:.2f}, {p.high:.2f}]"]
+        for x, y, worlds, p in improvements(lines)
+    ]
+    text = markdown(HEAD, table)
+    if pairs:
+        text += "\n" + markdown(("algorithm", "against", "worlds", "probability of improvement"), pairs)
+    write_atomically(folder / "compare.md", text)
+    write_atomically(folder / "compare.tex", latex(HEAD, table))
+    write_table(folder / "compare.csv", [_numbers(line) for line in lines])
+    files = [folder / f"compare.{kind}" for kind in ("md", "csv", "tex")]
+    for name, figure in (("episodes", draw_episodes(lines)), ("profile", draw_profiles(lines))):
+        for path in (folder / f"{name}.png", folder / f"{name}.pdf") if figure else ():
+            figure.savefig(path, dpi=150, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+            files.append(path)
+    return files
+
+
+def markdown(head: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *table]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def latex(head: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    """A table in LaTeX, for the package booktabs."""
+    signs = {"\\": r"\textbackslash{}", "∞": r"$\infty$", ">": "$>$"} | {
+        sign: f"\\{sign}" for sign in "&%_#$"
+    }
+    cells = [[cell.translate(str.maketrans(signs)) for cell in line] for line in (head, *table)]
+    top, *rows = (" & ".join(line) + r" \\" for line in cells)
+    columns = "ll" + "r" * (len(head) - 2)
+    return "\n".join(
+        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", top, r"\midrule", *rows, r"\bottomrule",
+         r"\end{tabular}", ""]
+    )  # fmt: skip
+
+
+def colour_of(label: str) -> str:
+    """The colour of an algorithm, the same in every figure."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    names = list(ALGORITHMS)
+    algorithm = label.replace(",", "").split(" ")[0]
+    index = names.index(algorithm) if algorithm in names else len(names)
+    return to_hex(colormaps["tab20"](2 * index % 20 + index // 10 % 2))
+
+
+def draw_episodes(lines: Sequence[Line]) -> Any:
+    """Median episodes to solve with their intervals, a row for each world; open triangles: too few solved."""
+    from matplotlib.figure import Figure
+
+    worlds, labels = (
+        list(dict.fromkeys(getattr(line, name) for line in lines)) for name in ("world", "label")
+    )
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(worlds) + 0.12 * len(labels)), layout="constrained")
+    axis = figure.subplots()
+    for line in lines:
+        number = labels.index(line.label)
+        y = worlds.index(line.world) + 0.6 * ((number + 0.5) / len(labels) - 0.5)
+        colour, most = colour_of(line.label), line.sample.times[-1]
+        value, low, high = (min(number, most) for number in line.median)
+        axis.plot([low, high], [y, y], color=colour, linewidth=1)
+        if math.isfinite(line.median.value):
+            axis.plot(value, y, _marker(line.label, labels), color=colour)
+        else:
+            axis.plot(value, y, ">", color=colour, fillstyle="none")
+    for label in labels:
+        axis.plot([], [], _marker(label, labels), color=colour_of(label), label=label)
+    axis.set_yticks(range(len(worlds)), worlds, fontsize=8)
+    axis.invert_yaxis()
+    axis.set(xscale="log", xlabel="training episodes until solved: median and 95 % interval over seeds")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _marker(label: str, labels: Sequence[str]) -> str:
+    """Variants of one algorithm have its colour and a mark of their own."""
+    variants = [other for other in labels if colour_of(other) == colour_of(label)]
+    return "osD^vP*"[variants.index(label) % 7]
+
+
+def draw_profiles(lines: Sequence[Line], seed: int = 0) -> Any:
+    """Share of runs solved within a multiple of the best median, of the algorithms that ran in all worlds."""
+    from matplotlib.figure import Figure
+
+    worlds = dict.fromkeys(line.world for line in lines)
+    by_label = {label: runs for label, runs in by_algorithm(lines).items() if len(runs) == len(worlds)}
+    if len(by_label) < 2:
+        return None
+    best = {world: min(line.median.value for line in lines if line.world == world) for world in worlds}
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    for label, samples in by_label.items():
+        share, low, high = profile(samples, best, FACTORS, np.random.default_rng(seed))
+        style = ("-", "--", ":", "-.")["osD^".find(_marker(label, list(by_label)))]
+        colour = colour_of(label)
+        axis.plot(FACTORS, share, style, color=colour, label=label, drawstyle="steps-post")
+        axis.fill_between(FACTORS, low, high, color=colour, alpha=0.15, step="post", linewidth=0)
+    count = "1 world" if len(worlds) == 1 else f"{len(worlds)} worlds"
+    axis.set(xscale="log", xlabel=f"episodes over the best median of the world ({count})", ylim=(0, 1.02))
+    axis.set_ylabel("share of runs solved")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _said(number: Estimate, most: float, runs: int) -> str:
+    """An estimate in words: `240 [220, 260]`; `> 400` if too few runs were solved; no interval of one run."""
+    if math.isinf(number.value) or runs == 1:
+        return f"{number.value:,.0f}" if math.isfinite(number.value) else f"> {most:,.0f}"
+    high = "∞" if math.isinf(number.high) else f"{number.high:,.0f}"
+    return f"{number.value:,.0f} [{number.low:,.0f}, {high}]"
+
+
+def _numbers(line: Line) -> dict[str, Any]:
+    """The line of compare.csv; what is infinite stays empty."""
+    row: dict[str, Any] = {"world": line.world, "label": line.label, "runs": len(line.sample.times)}
+    row |= {"solved": int(line.sample.solved.sum()), "episodes_of_longest": int(line.sample.times[-1])}
+    for name, number in (("median", line.median), ("iqm", line.iqm)):
+        for suffix, value in zip(("", "_low", "_high"), number, strict=True):
+            row[name + suffix] = "" if math.isinf(value) else round(value, 1)
+    return row | {"seconds": "" if math.isnan(line.seconds) else round(line.seconds, 1)}
