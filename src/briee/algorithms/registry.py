@@ -63,7 +63,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "lsvi-ucb": AlgorithmEntry(
         "LSVI-UCB with the environment's true features",
         "baselines.lsvi_ucb:LsviUcb",
-        {"paper": LsviUcbConfig.paper},
+        {"paper": LsviUcbConfig.paper, "calibrated": LsviUcbConfig.calibrated},
     ),
     "lsvi-ucb-rff": AlgorithmEntry(
         "LSVI-UCB with random Fourier features",

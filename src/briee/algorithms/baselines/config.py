@@ -33,6 +33,13 @@ class LsviUcbConfig(AlgorithmConfig):
         """Table 4; with dense rewards beta = H / 50, as for BRIEE (Table 6)."""
         return cls(beta=horizon / (50 if dense else 5), clip=float(horizon))
 
+    @classmethod
+    def calibrated(cls, horizon: int, dense: bool = False) -> "LsviUcbConfig":
+        """Small batches, and the bonus rule of Algorithm 1's preset `practical`: an untried cell is worth 2,
+        and the bonus that others inherit does not grow with the horizon (docs/protocol.md)."""
+        beta = 5 / horizon
+        return cls(beta=beta, clip=float(horizon), lam=(beta / 2) ** 2, episodes_per_update=10)
+
 
 @dataclass(frozen=True)
 class LsviRffConfig(LsviUcbConfig):

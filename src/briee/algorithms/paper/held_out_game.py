@@ -15,12 +15,13 @@ from jaxtyping import Bool, Float, Int
 
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.discriminator_class import LARGEST, orthonormal_basis, top_directions
-from briee.algorithms.paper.starts import Units, prototypes, psi
+from briee.algorithms.paper.starts import Units, labels, prototypes, psi
 from briee.algorithms.paper.variable_projection import RIDGE, best_units
 
 PRINCIPAL, FUTURE = 3, 4  # directions of x of largest variance, and those that explain F best
 PRIOR_TRIES = 5.0  # damps the correlations of actions that were tried only a few times
 MISSED = 0.5  # rows whose error exceeds this share of the largest one count as missed
+ALIKE = 0.995  # starts that agree on more rows than this are one start
 SHARP = 2.0  # temperature of units placed at missed rows
 
 
@@ -80,7 +81,8 @@ class Game:
         worst, until one of them is clearly better.
         """
         F, config = self.level.F, self.config
-        bases = [self.basis(future, [units, *self.pool]) for future in self.futures]
+        known = self.distinct(units)
+        bases = [self.basis(future, known) for future in self.futures]
         own = held_out_errors([psi(units, self.level.x)] * self.level.num_folds, self.level, F)
         worst = [int(j) for j in np.argsort(-own.sum(0)) if own[:, j].sum() > config.gain]
         largest = 0.0
@@ -89,7 +91,7 @@ class Game:
                 continue
             rivals = []
             for mask, basis in zip(self.masks[:-1], bases[:-1], strict=True):
-                starts = [units, *self.pool, *self.at_missed_rows(units, F[:, columns], mask, basis)]
+                starts = [*known, *self.at_missed_rows(units, F[:, columns], mask, basis)]
                 rivals.append(self.fit(starts, basis, mask, F[:, columns], config.rival_evaluations))
             delta = own[:, columns] - held_out_errors(
                 [psi(rival, self.level.x) for rival in rivals], self.level, F[:, columns]
@@ -105,11 +107,22 @@ class Game:
     def select_features(self, units: Units, found: list[int]) -> Units:
         """Alg. 2, l. 7: least squares on all discriminators so far, from several starts."""
         F, everything = self.level.F[:, found], self.masks[-1]
-        basis = self.basis(self.futures[-1], [units, *self.pool])
-        starts = [units, *self.pool, *self.at_missed_rows(units, F, everything, basis)]
+        known = self.distinct(units)
+        basis = self.basis(self.futures[-1], known)
+        starts = [*known, *self.at_missed_rows(units, F, everything, basis)]
         rival = self.fit(starts, basis, everything, F[:, -1:], self.config.rival_evaluations)
         starts += [rival, *self.at_missed_rows(rival, F, everything, basis)]
         return self.fit(starts, basis, everything, F, self.config.evaluations)
+
+    def distinct(self, units: Units) -> list[Units]:
+        """These features, and starts that split the rows in another way; of two alike, the sharper one."""
+        chosen, seen = [units], [labels(units, self.level.x)]
+        for start in sorted(self.pool, key=lambda start: -np.linalg.norm(start[:, :-1])):
+            label = labels(start, self.level.x)
+            if all(agreement(label, other) < ALIKE for other in seen):
+                chosen.append(start)
+                seen.append(label)
+        return chosen
 
     def basis(self, future: Float[np.ndarray, "D k"], known: Sequence[Units]) -> Float[np.ndarray, "D d"]:
         """The subspace of a fit: far fewer directions than D, so that a decoder cannot tell rows apart by
@@ -175,6 +188,13 @@ class Game:
         """The array with further rows of zeros, so that one compilation serves all numbers of rows."""
         missing = self.rows - len(array)
         return np.pad(array, [(0, missing), *[(0, 0)] * (array.ndim - 1)]).astype(np.float32)
+
+
+def agreement(one: Int[np.ndarray, " n"], two: Int[np.ndarray, " n"]) -> float:
+    """The share of rows in which one partition is a function of the other, whichever share is smaller."""
+    table = np.zeros((one.max() + 1, two.max() + 1))
+    np.add.at(table, (one, two), 1)
+    return float(min(table.max(0).sum(), table.max(1).sum()) / len(one))
 
 
 def future_directions(level: Level, mask: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "D k"]:

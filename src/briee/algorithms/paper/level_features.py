@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.decoders import Decoder
-from briee.algorithms.paper.discriminator_class import APART, candidates
+from briee.algorithms.paper.discriminator_class import candidates
 from briee.algorithms.paper.held_out_game import Level, Played, held_out_loss, play
 from briee.algorithms.paper.networks import Linear
 from briee.algorithms.paper.refits import balanced_rows, host_generator
@@ -29,7 +29,7 @@ from briee.algorithms.paper.starts import (
     psi,
     separation,
 )
-from briee.algorithms.paper.whitening import purest_scatter, scaled
+from briee.algorithms.paper.whitening import White, purest_scatter, scaled
 
 
 class Sample(NamedTuple):
@@ -74,7 +74,8 @@ def learn(
     shows the noise more clearly.
     """
     s, total = sample.s, 0
-    clusters = clustered_starts(s, old, config)
+    white = purest_scatter(s, labels(old, s))
+    clusters = clustered_starts(s, white, len(old), config)
     played = Played(clusters[0], 0.0, 1, True)
     if config.rounds == 0 or len(s) < config.least_rows:
         return played
@@ -82,8 +83,8 @@ def learn(
     y = purest_scatter(sample.after, None if psi_after is None else psi_after.argmax(1))(sample.after)
     units = first
     for _ in range(config.passes):
-        white = purest_scatter(s, labels(old if units is None else units, s))
-        x, fold = white(s), rng.permutation(len(s)) % config.folds
+        white = white if units is None or units is first else purest_scatter(s, labels(units, s))
+        x, fold = white(s), stratified_folds(y, sample.action, config.folds, rng)
         F = candidates(x, sample.action, y, psi_after, fold, num_actions)
         level = Level(x, sample.action, F, fold, num_actions, config.folds)
         pool = [in_white(start, white) for start in (*clusters, old)]
@@ -96,15 +97,27 @@ def learn(
     return played._replace(units=units, rounds=total)
 
 
-def clustered_starts(s: Float[np.ndarray, "n D"], old: Units, config: HeldOutConfig) -> list[Units]:
-    """Clusters in the given coordinates and in white ones; those that are farther apart come first."""
-    plain, white, K = scaled(s), purest_scatter(s, labels(old, s)), len(old)
-    x = white(s)
+def stratified_folds(
+    y: Float[np.ndarray, "n D"], action: Int[np.ndarray, " n"], folds: int, rng: np.random.Generator
+) -> Int[np.ndarray, " n"]:
+    """Random folds over which the rows of an action that end in an unusual place are spread evenly, because
+    there may be only three of them."""
+    order = np.lexsort((-(y**2).sum(1), action))
+    fold = np.zeros(len(y), int)
+    for first in range(0, len(y), folds):
+        rows = order[first : first + folds]
+        fold[rows] = rng.permutation(folds)[: len(rows)]
+    return fold
+
+
+def clustered_starts(s: Float[np.ndarray, "n D"], white: White, K: int, config: HeldOutConfig) -> list[Units]:
+    """Clusters in the given coordinates and in white ones; first those that are more, or farther apart."""
+    plain, x = scaled(s), white(s)
     starts = [
         from_white(clustered(plain(s), K, config.softness), plain),
         from_white(clustered(x, K, config.white_softness), white),
     ]
-    return sorted(starts, key=lambda units: -separation(x, labels(units, s)))
+    return sorted(starts, key=lambda units: separation(x, labels(units, s)), reverse=True)
 
 
 def best_start(level: Level, starts: Sequence[Units], config: HeldOutConfig) -> Units:
@@ -118,11 +131,12 @@ def best_start(level: Level, starts: Sequence[Units], config: HeldOutConfig) -> 
 
 
 def polished(units: Units, level: Level, config: HeldOutConfig) -> Units:
-    """The mixture of Gaussians that these features are near to, if its states are apart and if it predicts as
+    """The mixture of Gaussians that these features are near to, if it finds as many clusters and predicts as
     well. Few rows show which states there are, all rows show where they are."""
     mixed = mixture(level.x, labels(units, level.x), len(units), config.softness)
-    apart = separation(level.x, labels(mixed, level.x)) > APART
-    return mixed if apart and held_out_loss(mixed, level) <= held_out_loss(units, level) else units
+    before, after = (separation(level.x, labels(found, level.x)).clusters for found in (units, mixed))
+    as_good = after >= max(before, 2) and held_out_loss(mixed, level) <= held_out_loss(units, level)
+    return mixed if as_good else units
 
 
 def units_of(decoders: Decoder, level: int) -> Units:

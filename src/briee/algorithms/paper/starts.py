@@ -3,6 +3,9 @@
 Features are psi(s) = softmax(A s + b); [A, b] is one matrix `Units` [K, D + 1]. NumPy on the host.
 """
 
+from itertools import combinations
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -11,6 +14,7 @@ from briee.algorithms.paper.whitening import White, shrunk_whitening
 Units = Float[np.ndarray, "K D+1"]
 """[A, b] of psi = softmax(A s + b): one unit per latent state."""
 
+APART = 4.0  # standard deviations between parts that are different clusters
 EM_STEPS = 20  # of a mixture; it usually stops before
 LEAST_BIAS = -1e3  # of a unit that no observation has
 LLOYD_STEPS = 12  # k-means from farthest-first centres hardly moves afterwards
@@ -118,21 +122,36 @@ def distances(x: Float[np.ndarray, "n D"], centres: Float[np.ndarray, "K D"]) ->
     return (x**2).sum(1)[:, None] - 2 * x @ centres.T + (centres**2).sum(1)
 
 
-def separation(x: Float[np.ndarray, "n D"], label: Int[np.ndarray, " n"]) -> float:
-    """Distance between the two parts that are closest, in standard deviations along the line between them.
+class Separation(NamedTuple):
+    """How many clusters a partition finds, and the distance between the two closest ones."""
 
-    The halves of one normal distribution are 2.7 apart; parts that single rows can be assigned to are more
-    than 4 apart. The distance that two means of so few rows have by chance is subtracted.
+    clusters: int
+    distance: float
+
+
+def separation(x: Float[np.ndarray, "n D"], label: Int[np.ndarray, " n"]) -> Separation:
+    """Clusters of a partition: parts that are close to one another count as one.
+
+    Distances are in standard deviations along the line between two parts. The halves of one normal
+    distribution are 2.7 apart; parts that single rows can be assigned to are more than 4 apart. The distance
+    that two means of so few rows have by chance is subtracted.
     """
-    present = np.unique(label)
-    closest = np.inf
-    for i, j in ((i, j) for i in present for j in present if i < j):
-        one, two = x[label == i], x[label == j]
-        line = one.mean(0) - two.mean(0)
-        length = line @ line
-        spread = ((one - one.mean(0)) @ line) @ ((one - one.mean(0)) @ line)
-        spread += ((two - two.mean(0)) @ line) @ ((two - two.mean(0)) @ line)
-        variance = spread / (len(one) + len(two)) / max(length, 1e-12)
-        chance = x.shape[1] * (1 / len(one) + 1 / len(two)) * variance
-        closest = min(closest, np.sqrt(max(length - chance, 0) / max(variance, 1e-12)))
-    return float(closest)
+    parts = [x[label == k] for k in np.unique(label)]
+    cluster, pairs = list(range(len(parts))), []
+    for i, j in combinations(range(len(parts)), 2):
+        distance = parts_apart(parts[i], parts[j])
+        pairs.append((i, j, distance))
+        if distance < APART:
+            cluster = [cluster[i] if c == cluster[j] else c for c in cluster]
+    between = [distance for i, j, distance in pairs if cluster[i] != cluster[j]]
+    return Separation(len(set(cluster)), min(between, default=0.0))
+
+
+def parts_apart(one: Float[np.ndarray, "n D"], two: Float[np.ndarray, "m D"]) -> float:
+    """Distance of two sets of rows, in standard deviations along the line between their means."""
+    line = one.mean(0) - two.mean(0)
+    length = line @ line
+    along = np.concatenate([(one - one.mean(0)) @ line, (two - two.mean(0)) @ line])
+    variance = along @ along / len(along) / max(length, 1e-12)
+    chance = one.shape[1] * (1 / len(one) + 1 / len(two)) * variance
+    return float(np.sqrt(max(length - chance, 0) / max(variance, 1e-12)))
