@@ -10,6 +10,8 @@ COMMANDS = {
     "evaluate": "play episodes with the policy of a run",
     "plan": "plan for another reward, after a reward-free run",
     "compare": "compare algorithms, with intervals over seeds",
+    "leaderboard": "make the leaderboard of a suite from tables",
+    "submit": "check runs for the leaderboard",
     "report": "write one HTML file about runs, and its figures",
     "watch": "show a run in the terminal while it goes on",
     "doctor": "say whether an environment suits BRIEE",

@@ -65,7 +65,7 @@ def entry() -> None:
 
 def usage() -> str:
     """The text of `briee --help`."""
-    lines = [f"  {name:10}{summary}" for name, summary in COMMANDS.items()]
+    lines = [f"  {name:13}{summary}" for name, summary in COMMANDS.items()]
     about = "BRIEE: provable exploration with rich observations."
     return "\n".join(
         ["usage: briee COMMAND ...", "", about, "", *lines, "", "`briee COMMAND --help` says more."]

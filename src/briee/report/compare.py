@@ -21,6 +21,8 @@ from briee.report.statistics import (
 )
 from briee.training.directory import read_table, write_atomically, write_table
 from briee.training.listing import list_runs
+from briee.training.spec import RunSpec
+from briee.training.sweep import world_of
 
 NEEDED = ("label", "world", "seed", "solved", "episodes", "episodes_to_solve")
 FACTORS = np.geomspace(1, 1000, 200)
@@ -67,11 +69,9 @@ def read_rows(paths: Sequence[Path]) -> list[dict[str, str]]:
 def _row(run: Any) -> dict[str, str]:
     """The row of a run directory."""
     config, summary = run.config, run.summary
-    extra = {**config.get("env_arguments", {}), **{f"rich.{k}": v for k, v in config.get("rich", {}).items()}}
-    said = (f"{name} = {value}" for name, value in extra.items() if value != config["seed"])
     preset = "" if config["preset"] == "default" else config["preset"]
     row = {"label": f"{config['algorithm']} {preset}".strip(), "seed": str(config["seed"])}
-    row |= {"world": ", ".join([config["env"], f"H = {config['horizon']}", *said])}
+    row |= {"world": world_of(RunSpec.from_json(config), {})}
     row |= {name: str(summary.get(name) or "") for name in ("solved", "episodes", "episodes_to_solve")}
     return row | {"seconds": str(summary.get("seconds", {}).get("total", ""))}
 

@@ -73,8 +73,11 @@ class Where(NamedTuple):
         return self.state in ("solved", "finished")
 
 
-def read_sweep(path: Path, understand: Understand) -> list[Run]:
-    """The runs that a file describes, or `UsageError` with one sentence and the line."""
+def read_sweep(path: Path, understand: Understand, check: bool = True) -> list[Run]:
+    """The runs that a file describes, or `UsageError` with one sentence and the line.
+
+    `check` makes sure that the environments exist here.
+    """
     try:
         text = path.read_text()
         content = tomllib.loads(text)
@@ -88,13 +91,15 @@ def read_sweep(path: Path, understand: Understand) -> list[Run]:
 
     points = expand(content, refuse)
     names = {name for point, _ in points for name in point}
-    differing = {name for name in names if len({_text(point.get(name)) for point, _ in points}) > 1}
+    differing = {name for name in names if len({value_text(point.get(name)) for point, _ in points}) > 1}
     specs: dict[str, RunSpec] = {}
     runs: dict[str, Run] = {}
     for point, places in points:
         key = json.dumps(point | {"seed": None}, default=str)
         try:
-            specs[key] = specs.get(key) or check_environment(understand(arguments(point | {"seed": 1})))
+            if key not in specs:
+                spec = understand(arguments(point | {"seed": 1}))
+                specs[key] = check_environment(spec) if check else spec
             spec = dataclasses.replace(specs[key], seed=check_seed(point.get("seed", 1)))
         except ValueError as error:
             guilty = "seed" if key in specs else _guilty(point, understand)
@@ -176,11 +181,8 @@ def make_run(point: Point, spec: RunSpec, differing: set[str] | None = None) -> 
     preset = [spec.preset] if spec.preset != "default" else []
     rich = [str(point["rich"])] if "rich" in point else []
 
-    def said(given: Point, form: str) -> list[str]:
-        return [form.format(name.removeprefix("env."), _text(value)) for name, value in given.items()]
-
     def short(given: Point) -> list[str]:
-        return said({name: value for name, value in given.items() if name in differs}, "{}{}")
+        return [f"{n.removeprefix('env.')}{value_text(v)}" for n, v in given.items() if n in differs]
 
     head = [spec.env, *rich, f"h{spec.horizon}", *short(world)]
     name = "-".join([*head, spec.algorithm, *preset, *short(change), f"s{spec.seed}"])
@@ -188,10 +190,21 @@ def make_run(point: Point, spec: RunSpec, differing: set[str] | None = None) -> 
         re.sub(r"[^\w.+-]+", "-", name),
         tuple(arguments(point)),
         spec,
-        ", ".join([" ".join([spec.algorithm, *preset]), *said(change, "{} = {}")]),
-        ", ".join([spec.env, *rich, f"H = {spec.horizon}", *said(world, "{} = {}")]),
+        ", ".join(
+            [" ".join([spec.algorithm, *preset]), *(f"{n} = {value_text(v)}" for n, v in change.items())]
+        ),
+        world_of(spec, {n: v for n, v in world.items() if n.startswith("evaluation.")}),
         differs,
     )
+
+
+def world_of(spec: RunSpec, rule: Mapping[str, Any]) -> str:
+    """The environment in words, seeds that are the run's aside, and the rule of evaluation."""
+    given = {**spec.env_arguments, **{f"rich.{name}": value for name, value in spec.rich.items()}}
+    kind = given.pop("rich.emission", None)
+    given = {n: v for n, v in given.items() if not (n.endswith("_seed") and v == spec.seed)} | dict(rule)
+    said = (f"{name} = {value_text(value)}" for name, value in sorted(given.items()))
+    return ", ".join([spec.env, *([str(kind)] if kind else []), f"H = {spec.horizon}", *said])
 
 
 def check_environment(spec: RunSpec) -> RunSpec:
@@ -282,7 +295,8 @@ def _matches(point: Point, rule: Point) -> bool:
     return all(name in point and point[name] in _listed(value) for name, value in rule.items())
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a field in names and labels."""
     return "x".join(map(str, _listed(value)))
 
 
