@@ -1,7 +1,9 @@
 """The committed tables: each row can be repeated, no two contradict each other, no line mixes versions."""
 
+import contextlib
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -111,23 +113,59 @@ def test_the_hash_tells_configurations_apart_and_survives_a_new_field():
 
 
 def test_fingerprints_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch):
-    values = {"machine": {"cpu": "another"}, "present": {}, "commits": {}}
+    values = {"machine": {"cpu": "another"}, "present": {"ppo paper": "abc"}, "commits": {}}
     (tmp_path / "fingerprints.json").write_text(json.dumps(values))
     with pytest.raises(RunError, match="of another machine"):
-        Fingerprints(tmp_path).add("0123", "ppo paper", "abc")
-    monkeypatch.setattr(fingerprint, "machine", lambda: {"cpu": "another"})
-    Fingerprints(tmp_path).add("0123", "ppo paper", "abc")
+        fingerprint.main(["--root", str(tmp_path)])
+    monkeypatch.setattr(fingerprint, "source_commit", lambda: "0123")
+    row = {"algorithm": "ppo", "preset": "paper", "commit": "0123"}
+    monkeypatch.setattr(fingerprint, "measure", lambda pair: "def")
+    assert Fingerprints(tmp_path).find(row) == "", "another machine or other numerics: who knows"
+    monkeypatch.setattr(fingerprint, "measure", lambda pair: "abc")
+    assert Fingerprints(tmp_path).find(row) == "abc", "equal numbers are equal on any machine"
     Fingerprints(tmp_path).add("4567+changes", "ppo paper", "def")
     assert Fingerprints(tmp_path).commits == {"0123": {"ppo paper": "abc"}}
 
 
+def test_an_unknown_fingerprint_is_measured_at_its_commit_once(tmp_path, monkeypatch):
+    measured: list[tuple[str, bool]] = []
+
+    def measure(pair, source=fingerprint.SOURCE):
+        measured.append((pair, (source / "src" / "briee").exists() and source != fingerprint.SOURCE))
+        return f"print {len(measured)}"
+
+    @contextlib.contextmanager
+    def checked_out(commit):
+        (tmp_path / commit / "src" / "briee").mkdir(parents=True)
+        yield tmp_path / commit
+
+    for name, replacement in (("measure", measure), ("checked_out", checked_out)):
+        monkeypatch.setattr(fingerprint, name, replacement)
+    monkeypatch.setattr(fingerprint, "source_commit", lambda: "here")
+    row = {"algorithm": "ppo", "preset": "paper", "commit": "there"}
+    known = Fingerprints(tmp_path)
+    assert [known.find(row), known.find(row)] == ["print 1", "print 1"]
+    assert known.find(row | {"commit": "here"}) == "print 2"
+    assert known.find(row | {"commit": "there+changes"}) == "", "nobody knows what was edited"
+    assert known.find(row | {"algorithm": "theory", "preset": "default"}) == ""
+    assert measured == [("ppo paper", True), ("ppo paper", False)]
+    assert Fingerprints(tmp_path).commits == {
+        "there": {"ppo paper": "print 1"},
+        "here": {"ppo paper": "print 2"},
+    }
+
+
+@pytest.mark.slow
 def test_a_fingerprint_tells_an_edited_algorithm(tmp_path):
-    """The same source twice, and once with another default."""
-    source = Path(__file__).parents[2]
-    edited = tmp_path / "src"
-    edited.symlink_to(source / "src")
-    own = measure("lsvi-ucb paper", tmp_path)
-    assert own == measure("lsvi-ucb paper", source)
+    """The same source twice, and once with another width of the bonus."""
+    own = measure("lsvi-ucb paper")
+    shutil.copytree(fingerprint.SOURCE / "src", tmp_path / "src")
+    assert measure("lsvi-ucb paper", tmp_path) == own
+    edited = tmp_path / "src" / "briee" / "algorithms" / "baselines" / "config.py"
+    before = "(50 if dense else 5), clip=float(horizon))"
+    assert before in edited.read_text()
+    edited.write_text(edited.read_text().replace(before, before.replace("5)", "6)")))
+    assert measure("lsvi-ucb paper", tmp_path) != own
 
 
 @pytest.mark.slow

@@ -116,20 +116,33 @@ class Fingerprints:
         return self.commits.get(row["commit"], {}).get(f"{row['algorithm']} {row['preset']}", "")
 
     def find(self, row: Mapping[str, str]) -> str:
-        """The fingerprint that a row's algorithm had at its commit, measured if it is not known yet."""
+        """The fingerprint that a row's algorithm had at its commit, measured if it is not known yet.
+
+        It is "" if nobody can tell: the commit is gone, its source was edited, or it was measured on another
+        machine than the others and equals none of them.
+        """
         pair, commit = f"{row['algorithm']} {row['preset']}", row["commit"]
-        if pair not in PAIRS or not commit:
+        if self.of(row) or pair not in PAIRS or not commit:
+            return self.of(row)
+        try:
+            if commit == source_commit():
+                found = measure(pair)
+            elif commit.endswith("+changes"):
+                return ""
+            else:
+                with checked_out(commit) as tree:
+                    found = measure(pair, tree)
+        except RunError:
             return ""
-        if not self.of(row) and commit == source_commit():
-            self.add(commit, pair, measure(pair))
-        elif not self.of(row) and not commit.endswith("+changes"):
-            with checked_out(commit) as tree:
-                self.add(commit, pair, measure(pair, tree))
-        return self.of(row)
+        known = {self.present.get(pair), *(commits.get(pair) for commits in self.commits.values())}
+        if self.machine not in ({}, machine()) and found not in known:
+            return ""
+        self.add(commit, pair, found)
+        return found
 
     def add(self, commit: str, pair: str, fingerprint: str) -> None:
         """Keep a measured fingerprint; that of an edited source only until the process ends."""
-        self.check_machine()
+        self.machine = self.machine or machine()
         self.commits.setdefault(commit, {})[pair] = fingerprint
         self.write()
 
