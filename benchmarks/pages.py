@@ -28,6 +28,7 @@ from queries import (
     STATISTICS,
     count,
     each,
+    finished,
     late_returns,
     line,
     number,
@@ -67,7 +68,8 @@ def readme() -> str:
 
 
 def _few(rows: Sequence[Row]) -> str:
-    """The median, and how many runs it is of if there are not five."""
+    """The median, and how many runs it is of if there are not five; runs that are not over do not count."""
+    rows = finished(rows)
     if not rows:
         return "–"
     done = solved(rows)
@@ -96,10 +98,10 @@ def curves_table(figure: str, evaluations: int) -> str:
     rows = []
     for label in dict.fromkeys(row["label"] for row in runs(figure)):
         own = line(figure, label)
-        unfinished = sum(row["finished"] != "True" for row in own)
-        state = f"unfinished: {unfinished} of {len(own)}" if unfinished else outcome(own)
         late = span(late_returns(own, evaluations), ".2f")
-        rows.append([f"`{label}`", state, STATISTICS["episodes"](own), late, STATISTICS["version"](own)])
+        rows.append(
+            [f"`{label}`", outcome(own), STATISTICS["episodes"](own), late, STATISTICS["version"](own)]
+        )
     head = ["", "episodes to solve", "episodes used", f"return, mean of the last {evaluations} evaluations"]
     return table([*head, "version"], rows)
 

@@ -37,6 +37,11 @@ def solved(rows: Sequence[Row]) -> list[int]:
     return [int(row["episodes_to_solve"]) for row in rows if row["episodes_to_solve"]]
 
 
+def finished(rows: Sequence[Row]) -> list[Row]:
+    """The runs that are over."""
+    return [row for row in rows if row["finished"] == "True"]
+
+
 def span(values: Sequence[float], form: str = ",") -> str:
     """The smallest and the largest value, or the only one."""
     ends = [format(value, form) for value in (min(values), max(values))]
@@ -49,12 +54,17 @@ def count(value: float) -> str:
 
 
 def outcome(rows: Sequence[Row]) -> str:
-    """Median and range of the episodes to solve, and how many runs were solved unless all of five were."""
-    done, budget = solved(rows), max(int(row["episodes"]) for row in rows)
-    if not done:
-        return f"none of {len(rows)} in {budget:,}"
-    text = count(median(done)) + (f" ({span(done)})" if len(set(done)) > 1 else "")
-    return text if len(done) == len(rows) == 5 else f"{text}, {len(done)} of {len(rows)}"
+    """Median and range of the episodes to solve, and how many runs were solved unless all of five were.
+
+    Runs that are not over are counted separately.
+    """
+    over, done = finished(rows), solved(rows)
+    text = f"none of {len(over)} in {max(int(row['episodes']) for row in over):,}" if over else ""
+    if done:
+        text = count(median(done)) + (f" ({span(done)})" if len(set(done)) > 1 else "")
+        text = text if len(done) == len(over) == 5 else f"{text}, {len(done)} of {len(over)}"
+    open_ones = f"{len(rows) - len(over)} unfinished" if len(over) < len(rows) else ""
+    return ", ".join(filter(None, (text, open_ones)))
 
 
 def each(rows: Sequence[Row]) -> str:

@@ -27,7 +27,7 @@ class ReproduceArgs:
     """Folder for the results. The experiment has one of its own in it: tables, figure and, outside version
     control, the directories of new runs."""
     runs: tuple[Path, ...] = ()
-    """Folders with further run directories: their finished runs count, too, and enter the tables."""
+    """Folders with further run directories, whose runs enter the tables, too."""
     smoke: Flag = False
     """A few runs of seconds, to see that it works."""
     only: str = ""

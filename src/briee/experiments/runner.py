@@ -50,8 +50,8 @@ def reproduce(
 ) -> Path:
     """Run the experiment `name` under `root`, as far as it is not done, and draw it; returns the image file.
 
-    Finished run directories below the folders `further` count as done and get their rows. Failed runs do not
-    stop the others; a `RunError` names them in the end.
+    Run directories below the folders `further` count like those of the experiment. Failed runs do not stop
+    the others; a `RunError` names them in the end.
     """
     experiment = find_figure(name)
     all_settings = experiment.smoke if smoke else experiment.settings
