@@ -188,7 +188,7 @@ def main() -> None:
             known |= {key: round(value, 2) for key, value in function().items()} | manifest
             file.write_text(json.dumps(known, indent=2) + "\n")
     for name, value in known.items():
-        if not name.startswith("manifest"):
+        if not name.startswith(("manifest", "before")):
             print(f"{name:40}{value:,}")
 
 

@@ -139,21 +139,18 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     manifest = make_manifest(f"{program} {shlex.join(sys.argv[1:] if argv is None else argv)}".strip())
     env = CombinationLock(horizon=args.horizon, instance_seed=args.seed)
-    rewards, history, last = held_out_rewards(env), [], []
+    rewards, history = held_out_rewards(env), []
     for n, (algorithm, state) in enumerate(explore(env, args.iterations, args.seed), start=1):
         values = f"V_0 {float(state.world.value):.3f} of iteration {int(state.world.iteration)}"
         print(f"iteration {n}: {int(state.episodes)} episodes, {values}", file=sys.stderr, flush=True)
         if n % args.every == 0 or n == args.iterations:
-            last = []
             for kind in ("greedy", "optimistic"):
                 found = judge(algorithm, state, rewards, kind)
                 ratios = [outcome.ratio for outcome in found]
                 print(f"  {kind}: worst {min(ratios):.3f}, mean {np.mean(ratios):.3f}", file=sys.stderr)
-                last += [outcome._asdict() for outcome in found]
-            history += last
+                history += [outcome._asdict() for outcome in found]
     name = f"lock_h{args.horizon}_seed{args.seed}"
-    write_rounded(args.out / f"{name}.csv", last)
-    write_rounded(args.out / f"{name}_by_episodes.csv", history)
+    write_rounded(args.out / f"{name}.csv", history)
     (args.out / f"{name}_manifest.json").write_text(json.dumps(close_manifest(manifest), indent=2) + "\n")
 
 

@@ -6,7 +6,7 @@ A page has two kinds of marks. Between `<!-- table: NAME -->` and `<!-- /table -
 by a function of this file. Between `<!--= QUERY -->` and `<!--/-->` stands a number in a sentence. A query is
 
     EXPERIMENT; LINE; WHERE; STATISTIC     over the runs of a line, at a horizon or in a world (*: anywhere)
-    FILE.json; KEY; FORMAT                 a value of a JSON file
+    FILE.json; KEY; FORMAT                 a value of a JSON file, at KEY or OUTER.KEY
     FILE.csv; SETTING; COLUMN; FORMAT      the mean of a column over the rows of a setting
 
 Numbers are written nowhere else; a test fails when a page and the files disagree.

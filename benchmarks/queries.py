@@ -138,7 +138,10 @@ def number(query: str) -> str:
     source, *rest = (part.strip() for part in query.split(";"))
     if source.endswith(".json"):
         key, form = rest
-        return formatted(json.loads((RESULTS / source).read_text())[key], form)
+        value = json.loads((RESULTS / source).read_text())
+        for part in key.split("."):
+            value = value[part]
+        return formatted(value, form)
     if source.endswith(".csv"):
         setting, column, form = rest
         values = [float(r[column]) for r in read_table(RESULTS / source) if r["setting"] == setting]
