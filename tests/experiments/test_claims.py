@@ -188,7 +188,7 @@ def test_which_differences_between_the_text_and_the_released_code_matter():
         for row in table("ablation"):
             if row["horizon"] == H:
                 assert row["finished"] == "True"
-                name = row["label"].partition(" (version")[0].removeprefix("briee paper").strip()
+                name = row["label"].removeprefix("briee paper").strip()
                 variants.setdefault(name, []).append(float(row["episodes_to_solve"] or np.inf))
         assert set(variants) == {s.label.removeprefix("briee paper").strip() for s in ABLATION.settings}
         whole = variants[""]
