@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig, PpoConfig, Sb3Config
+from briee.algorithms.baselines.rival_config import MusikConfig
 from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.theory.config import TheoryConfig
@@ -74,6 +75,11 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "ppo-rnd": AlgorithmEntry(
         "PPO with random network distillation", "baselines.ppo:PpoRnd", {"paper": PpoConfig.paper_rnd}
     ),
+    "musik": AlgorithmEntry(
+        "MusIK: inverse kinematics level by level, then PSDP",
+        "baselines.musik:Musik",
+        {"paper": MusikConfig.paper},
+    ),
     **{
         f"sb3:{name}": AlgorithmEntry(
             f"{name} of Stable-Baselines3", "baselines.sb3:Sb3", {"paper": partial(Sb3Config.defaults, name)}
@@ -84,6 +90,8 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
 DEFAULT_ALGORITHM = "efficient"
 BASELINES = tuple(name for name, entry in ALGORITHMS.items() if entry.path.startswith("baselines."))
 """Names of the algorithms that BRIEE is compared with."""
+RIVALS = ("musik",)
+"""Those among them that explore with guarantees, or are meant to: docs/rivals.md."""
 
 RENAMED = {
     ("briee", "efficient"): ("efficient", "default"),

@@ -1,0 +1,50 @@
+"""Every rival keeps the contract that BRIEE's agent keeps."""
+
+from typing import Any
+
+import pytest
+
+from briee.agent.agent import Agent
+from briee.algorithms import registry as algorithms
+from briee.algorithms.registry import RIVALS
+from briee.configuration import changed
+from briee.envs.registry import make
+from briee.testing import check_agent
+
+HORIZON = 2
+SMALL: dict[str, dict[str, Any]] = {
+    "musik": {
+        "episodes_per_level": 40, "hidden_size": 8, "steps": 4, "psdp.episodes": 20,
+        "psdp.regression.hidden_size": 8, "psdp.regression.steps": 4,
+    },
+}  # fmt: skip
+"""Changes of the first preset that make a rival fast."""
+WORLDS: dict[str, tuple[str, dict[str, Any]]] = {}
+"""Worlds of the rivals that cannot handle a small lock."""
+
+
+def small(name: str) -> Any:
+    """The first preset of a rival, made small."""
+    config = algorithms.preset(name, algorithms.default_preset(name), HORIZON)
+    for field, value in SMALL[name].items():
+        config = changed(config, field, value)
+    return config
+
+
+def world(name: str) -> Any:
+    """The world of a rival."""
+    env, arguments = WORLDS.get(name, ("lock", {"num_actions": 3}))
+    return make(env, horizon=HORIZON, instance_seed=3, **arguments)
+
+
+def test_every_rival_is_checked():
+    assert set(SMALL) == set(RIVALS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_rivals_keep_the_contract(name):
+    config, env = small(name), world(name)
+    agent = check_agent(lambda seed: Agent(env, algorithm=name, config=config, seed=seed), iterations=2)
+    assert agent.iterations == 4
+    assert 0 < int(agent.state.env_steps) <= HORIZON * agent.episodes
