@@ -129,7 +129,7 @@ def test_save_and_load(learned, tmp_path):
 def test_every_preset_can_be_saved_and_loaded(algorithm, preset, tmp_path):
     if algorithm.startswith("sb3:"):
         pytest.importorskip("stable_baselines3")
-    env = "finite-lock" if algorithm == "theory" else "lock"
+    env = "finite-lock" if algorithm in ("theory", "olive") else "lock"
     agent = Agent(env, preset, algorithm=algorithm, horizon=H)
     agent.save(tmp_path / "new.briee")
     loaded = load(tmp_path / "new.briee")

@@ -10,7 +10,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig, PpoConfig, Sb3Config
-from briee.algorithms.baselines.rival_config import MusikConfig
+from briee.algorithms.baselines.rival_config import (
+    BootDqnConfig,
+    FlambeConfig,
+    HomerConfig,
+    MoffleConfig,
+    MusikConfig,
+    OliveConfig,
+    PcidConfig,
+    PpeConfig,
+    RepUcbConfig,
+    VoxConfig,
+)
 from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.theory.config import TheoryConfig
@@ -75,10 +86,55 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "ppo-rnd": AlgorithmEntry(
         "PPO with random network distillation", "baselines.ppo:PpoRnd", {"paper": PpoConfig.paper_rnd}
     ),
+    "boot-dqn": AlgorithmEntry(
+        "Bootstrapped DQN with randomised priors",
+        "baselines.boot_dqn:BootDqn",
+        {"bsuite": BootDqnConfig.bsuite},
+    ),
+    "flambe": AlgorithmEntry(
+        "FLAMBE: a model layer by layer, explored by an elliptical planner inside it",
+        "baselines.flambe:Flambe",
+        {"paper": FlambeConfig.paper},
+    ),
+    "homer": AlgorithmEntry(
+        "HOMER: abstract states from a contrastive classifier, a homing policy for each",
+        "baselines.homer:Homer",
+        {"paper": HomerConfig.paper, "released": HomerConfig.released},
+    ),
+    "moffle": AlgorithmEntry(
+        "MOFFLE: adversarially learned features, explored by fitted Q iteration",
+        "baselines.moffle:Moffle",
+        {"paper": MoffleConfig.paper},
+    ),
     "musik": AlgorithmEntry(
         "MusIK: inverse kinematics level by level, then PSDP",
         "baselines.musik:Musik",
         {"paper": MusikConfig.paper},
+    ),
+    "olive": AlgorithmEntry(
+        "OLIVE: optimism and elimination in an enumerated class, on finitely many observations",
+        "baselines.olive:Olive",
+        {"paper": OliveConfig.paper},
+    ),
+    "pcid": AlgorithmEntry(
+        "PCID: states are clusters of backward probabilities, plans are made in counts",
+        "baselines.pcid:Pcid",
+        {"paper": PcidConfig.paper},
+    ),
+    "ppe": AlgorithmEntry(
+        "PPE: paths that end alike are merged, for near-deterministic worlds with exogenous noise",
+        "baselines.ppe:Ppe",
+        {"paper": PpeConfig.paper},
+    ),
+    "rep-ucb": AlgorithmEntry(
+        "Rep-UCB: maximum likelihood of a model, a bonus, a plan in the model",
+        "baselines.rep_ucb:RepUcb",
+        {"paper": RepUcbConfig.paper},
+    ),
+    "vox": AlgorithmEntry(
+        "VoX: a barycentric spanner of adversarially learned features, found by PSDP",
+        "baselines.vox:Vox",
+        {"paper": VoxConfig.paper},
     ),
     **{
         f"sb3:{name}": AlgorithmEntry(
@@ -90,7 +146,18 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
 DEFAULT_ALGORITHM = "efficient"
 BASELINES = tuple(name for name, entry in ALGORITHMS.items() if entry.path.startswith("baselines."))
 """Names of the algorithms that BRIEE is compared with."""
-RIVALS = ("musik",)
+RIVALS = (
+    "boot-dqn",
+    "flambe",
+    "homer",
+    "moffle",
+    "musik",
+    "olive",
+    "pcid",
+    "ppe",
+    "rep-ucb",
+    "vox",
+)
 """Those among them that explore with guarantees, or are meant to: docs/rivals.md."""
 
 RENAMED = {

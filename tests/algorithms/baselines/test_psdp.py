@@ -53,9 +53,7 @@ def test_an_indicator_leads_to_its_state():
     own = jnp.asarray(block.truth[last] == target, jnp.float32)
     cover = uniform_cover(sampler)
     config = PsdpConfig(10_000, RIDGE)
-    q, _ = psdp(
-        sampler, lambda level: cover, last, jax.random.key(1), config, lambda rows: rows.end @ own
-    )
+    q, _ = psdp(sampler, lambda level: cover, last, jax.random.key(1), config, lambda rows: rows.end @ own)
     value = np.eye(block.num_latents)[target]
     for step in reversed(block.latent.transition[:last]):
         value = (step @ value).max(axis=1)
@@ -82,7 +80,9 @@ def test_both_samplers_gather_the_same_rows(last):
 def test_psdp_needs_no_pure_environment():
     env = gym.make_vec("FrozenLake-v1", num_envs=4, is_slippery=False, vectorization_mode="sync")
     sampler = HostSampler(env, horizon=2)
-    q, played = psdp(sampler, lambda level: uniform_cover(sampler), 2, jax.random.key(0), PsdpConfig(8, RIDGE))
+    q, played = psdp(
+        sampler, lambda level: uniform_cover(sampler), 2, jax.random.key(0), PsdpConfig(8, RIDGE)
+    )
     assert len(played) == 2
     assert jax.tree.leaves(q)[0].shape == (2, 17, 4)  # 16 fields and the end
 

@@ -13,13 +13,21 @@ from briee.testing import check_agent
 
 HORIZON = 2
 SMALL: dict[str, dict[str, Any]] = {
+    "boot-dqn": {
+        "heads": 3, "hidden_size": 8, "batch": 8, "workers": 5, "steps_per_episode": 1, "rounds": 2,
+        "replay_size": 15,
+    },
+    "homer": {"episodes_per_level": 40, "epochs": 2, "restarts": 1, "psdp.episodes": 20},
     "musik": {
         "episodes_per_level": 40, "hidden_size": 8, "steps": 4, "psdp.episodes": 20,
         "psdp.regression.hidden_size": 8, "psdp.regression.steps": 4,
     },
+    "olive": {"estimate_episodes": 50, "eliminate_episodes": 200},
+    "pcid": {"episodes_per_level": 100},
+    "ppe": {"episodes_per_level": 60, "steps": 4},
 }  # fmt: skip
 """Changes of the first preset that make a rival fast."""
-WORLDS: dict[str, tuple[str, dict[str, Any]]] = {}
+WORLDS: dict[str, tuple[str, dict[str, Any]]] = {"olive": ("finite-lock", {"num_actions": 3})}
 """Worlds of the rivals that cannot handle a small lock."""
 
 

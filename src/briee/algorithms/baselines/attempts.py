@@ -1,8 +1,8 @@
 """What the level-by-level rivals share: explore the levels, plan, check the policy, and start again.
 
 An update is one level, so that a run can be evaluated, saved and stopped after each. When an attempt is over,
-its policy plays a few episodes. If the run goes on, another attempt begins with new random numbers. The policy
-of a state is that of the best attempt, or the plan of the first one as far as it has come.
+its policy plays a few episodes. If the run goes on, another attempt begins with new random numbers. The
+policy of a state is that of the best attempt, or the plan of the first one as far as it has come.
 """
 
 from dataclasses import replace
@@ -41,7 +41,16 @@ class AttemptState(eqx.Module):
 
 
 T = TypeVar("T", bound=AttemptState)
-COUNTERS = ("key", "iteration", "episodes", "env_steps", "explore_return", "reached_level", "best_return", "best")
+COUNTERS = (
+    "key",
+    "iteration",
+    "episodes",
+    "env_steps",
+    "explore_return",
+    "reached_level",
+    "best_return",
+    "best",
+)
 """What a new attempt keeps."""
 
 

@@ -77,3 +77,358 @@ class MusikConfig(AlgorithmConfig):
         """Its authors' budgets by horizon; shorter horizons have those of H = 25."""
         explore, plan = (2600, 320) if horizon <= 25 else (6000, 400) if horizon <= 50 else (10_100, 2000)
         return cls(PsdpConfig(plan, RegressionConfig("mlp")), episodes_per_level=explore)
+
+
+@dataclass(frozen=True)
+class HomerConfig(AlgorithmConfig):
+    """HOMER: a contrastive classifier finds abstract states, a homing policy reaches each."""
+
+    default_episodes: ClassVar[int | None] = 5_000_000
+    """Default budget: at H = 100 an attempt of `released` takes two million episodes."""
+    psdp: PsdpConfig
+    """PSDP for the homing policies and, with as many episodes a level, for the reward."""
+    planner: Literal["psdp", "prefix"] = "psdp"
+    """How homing policies are found: by PSDP (its paper), or as one greedy step after the best prefix (its
+    program, which then plans for the reward by fitted Q iteration on the stored transitions)."""
+    num_latents: int = 2
+    """B, abstract states of a level: 2 for the lock, whose lanes are inseparable backwards (its program)."""
+    forward_abstraction: bool = False
+    """Whether the first observation goes through a Gumbel-softmax too."""
+    episodes_per_level: int = 5000
+    """Transitions per level: 5,000 at H = 5, 20,000 at H = 100 (its authors)."""
+    temperature: float = 1.0
+    """Temperature of the Gumbel-softmax (its program)."""
+    hidden_size: int = 56
+    """Hidden units of the classifier's head (its program)."""
+    batch: int = 32
+    """Rows per gradient step, half of them real (its program)."""
+    learning_rate: float = 1e-3
+    """Step size of Adam (its program)."""
+    epochs: int = 200
+    """Epochs at most (its program)."""
+    patience: int = 10
+    """Epochs without progress on the validation rows before training stops (its program)."""
+    restarts: int = 10
+    """Trainings at most, until the loss is below `enough` (its program)."""
+    enough: float = 0.685
+    """Validation loss at which no restart is needed; chance is 0.693 (its program)."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents", "episodes_per_level", "hidden_size", "epochs", "patience")
+        require(self, ">= 1", "restarts", "check_episodes")
+        require(self, ">= 2", "batch")
+        require(self, "> 0", "temperature", "learning_rate", "enough")
+        require_choice(self, planner=("psdp", "prefix"))
+        if self.planner == "prefix" and self.psdp.regression.kind == "mlp":
+            raise ValueError(
+                "prefix policies are linear, got psdp.regression.kind 'mlp': use ridge or linear"
+            )
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "HomerConfig":
+        """Homing policies and the reward by PSDP."""
+        return cls(PsdpConfig(1000), episodes_per_level=5000 if horizon <= 6 else 20_000)
+
+    @classmethod
+    def released(cls, horizon: int, dense: bool = False) -> "HomerConfig":
+        """Greedy prefix policies, and fitted Q iteration with linear functions."""
+        regression = RegressionConfig("linear", steps=2000, batch=128, learning_rate=1e-3)
+        plan = PsdpConfig(1000, regression)
+        return cls(plan, "prefix", episodes_per_level=5000 if horizon <= 6 else 20_000)
+
+
+@dataclass(frozen=True)
+class PcidConfig(AlgorithmConfig):
+    """PCID: clusters of predicted backward probabilities are the states, a counted model is the plan."""
+
+    num_latents: int = 3
+    """K, clusters of a level at most (its program)."""
+    episodes_per_level: int = 1000
+    """Episodes per level (its authors: 100 to 1,000)."""
+    least_cluster: int = 30
+    """K is lowered until each cluster has this many rows (its program)."""
+    lam: float = 1e-3
+    """Regularisation of the least squares, which its program solves by a pseudo-inverse."""
+    restarts: int = 10
+    """Trials of k-means, of which the tightest counts."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents", "episodes_per_level", "least_cluster", "restarts")
+        require(self, ">= 1", "check_episodes")
+        require(self, "> 0", "lam")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "PcidConfig":
+        """Its authors' largest number of episodes."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class PpeConfig(AlgorithmConfig):
+    """PPE: paths that a classifier cannot tell apart lead to the same state."""
+
+    num_latents: int = 4
+    """Paths kept per level at most."""
+    episodes_per_level: int = 5000
+    """Episodes per level (its authors' quickstart)."""
+    steps: int = 400
+    """Gradient steps of the classifier."""
+    batch: int = 512
+    """Rows per gradient step."""
+    learning_rate: float = 1e-2
+    """Step size of Adam."""
+    merge: float = 0.625
+    """Paths are merged if their predictions differ by less than this over the number of candidates: 5 / 8
+    (its paper)."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents", "episodes_per_level", "steps", "batch", "check_episodes")
+        require(self, "> 0", "learning_rate", "merge")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "PpeConfig":
+        """Its authors' quickstart."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class BootDqnConfig(AlgorithmConfig):
+    """Bootstrapped DQN with randomised priors, with the numbers of bsuite's baseline."""
+
+    heads: int = 20
+    """Networks of the ensemble; one of them plays each episode (bsuite)."""
+    prior_scale: float = 5.0
+    """Factor of the fixed random networks (bsuite)."""
+    hidden_size: int = 50
+    """Width of the two hidden layers (bsuite)."""
+    learning_rate: float = 1e-3
+    """Step size of Adam (bsuite)."""
+    batch: int = 128
+    """Transitions per gradient step (bsuite)."""
+    discount: float = 0.99
+    """gamma (bsuite)."""
+    mask: float = 0.5
+    """Probability that a head sees a transition (bsuite)."""
+    target_period: int = 4
+    """Gradient steps between two copies of the target networks (bsuite)."""
+    replay_size: int = 10_000
+    """Newest transitions kept (bsuite)."""
+    workers: int = 10
+    """Episodes played between gradient steps; bsuite plays one at a time."""
+    steps_per_episode: int = 10
+    """Gradient steps per episode; bsuite takes one per environment step, which is as many on deep sea 10."""
+    rounds: int = 10
+    """Rounds of playing and learning per iteration."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "heads", "hidden_size", "batch", "target_period", "replay_size", "workers")
+        require(self, ">= 1", "steps_per_episode", "rounds")
+        require(self, "> 0", "learning_rate", "mask")
+        require(self, ">= 0", "prior_scale", "discount")
+
+    @classmethod
+    def bsuite(cls, horizon: int, dense: bool = False) -> "BootDqnConfig":
+        """The same at every horizon."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class OliveConfig(AlgorithmConfig):
+    """OLIVE on an enumerated class of Q-functions."""
+
+    default_episodes: ClassVar[int | None] = 10_000_000
+    """Default budget: each elimination takes as many episodes as its threshold needs."""
+    class_size: int = 4
+    """Decoders per level: the true one and random ones."""
+    tables: int = 4
+    """Tables of Q-values of the latent states per level: the true one and random ones."""
+    class_seed: int = 0
+    """Seed of the random decoders and tables."""
+    epsilon: float = 0.2
+    """Accuracy: OLIVE stops when the summed Bellman errors of the chosen function are at most 5/8 of it."""
+    threshold: float | None = None
+    """Largest average Bellman error of a function that is kept; None: epsilon / (12 H sqrt(rank)), with the
+    number of latent states as the rank (its paper)."""
+    estimate_episodes: int = 2000
+    """Episodes of the chosen policy that estimate its Bellman errors."""
+    eliminate_episodes: int = 100_000
+    """Episodes of one elimination."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "class_size", "tables", "estimate_episodes", "eliminate_episodes")
+        require(self, ">= 0", "class_seed")
+        require(self, "> 0", "epsilon", "threshold")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "OliveConfig":
+        """Its thresholds, with enough episodes for them on the small worlds it can enumerate."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class LikelihoodConfig:
+    """Maximum likelihood of a latent model with Gaussian emissions, by expectation maximisation."""
+
+    num_latents: int = 3
+    """K, latent states of a level."""
+    steps: int = 20
+    """Steps of the expectation maximisation."""
+    restarts: int = 3
+    """Trials, of which the likeliest counts."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents", "steps", "restarts")
+
+
+@dataclass(frozen=True)
+class RepUcbConfig(AlgorithmConfig):
+    """Rep-UCB: maximum likelihood of a model, an elliptical bonus, a plan in the model."""
+
+    alpha: float
+    """Bonus coefficient: H / 5, as for BRIEE."""
+    likelihood: LikelihoodConfig = field(default_factory=LikelihoodConfig)
+    episodes_per_level: int = 50
+    """Episodes per level and iteration, as for BRIEE."""
+    buffer_size: int = 2000
+    """Newest transitions kept per level, of D and of D' each."""
+    cap: float = 2.0
+    """Largest bonus of a step (its paper)."""
+    lam: float = 1.0
+    """Regularisation of the covariance."""
+    emissions: int = 32
+    """Observations drawn from each emission to average values in the model."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "buffer_size", "emissions")
+        require(self, ">= 0", "alpha", "cap")
+        require(self, "> 0", "lam")
+        if self.buffer_size % self.episodes_per_level:
+            told = f"episodes_per_level ({self.episodes_per_level}), got {self.buffer_size}"
+            raise ValueError(f"buffer_size must be a multiple of {told}")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "RepUcbConfig":
+        """BRIEE's data and bonus."""
+        return cls(alpha=horizon / (50 if dense else 5))
+
+
+@dataclass(frozen=True)
+class FlambeConfig(AlgorithmConfig):
+    """FLAMBE: a model layer by layer, and an elliptical planner inside it."""
+
+    likelihood: LikelihoodConfig = field(default_factory=LikelihoodConfig)
+    episodes_per_level: int = 2000
+    """Episodes per level."""
+    members: int = 8
+    """Policies of the exploratory mixture of a level at most."""
+    beta: float = 0.5
+    """The planner adds policies until the best one's value of its bonus is below this."""
+    lam: float = 0.1
+    """Regularisation of the covariance."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "members", "check_episodes")
+        require(self, "> 0", "beta", "lam")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "FlambeConfig":
+        """The same at every horizon."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class AdversaryConfig:
+    """Features from the min-max-min objective: discriminators that other features would predict better."""
+
+    num_latents: int = 3
+    """K, numbers of psi(x) = softmax(A x)."""
+    rounds: int = 8
+    """Discriminators."""
+    steps: int = 64
+    """Gradient steps of each player in a round."""
+    batch: int = 512
+    """Rows per gradient step."""
+    learning_rate: float = 1e-2
+    """Step size of Adam."""
+    hidden_size: int = 64
+    """Hidden tanh units of a discriminator."""
+    lam: float = 1e-2
+    """Regularisation of the least squares on a mean loss."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents", "rounds", "steps", "batch", "hidden_size")
+        require(self, "> 0", "learning_rate", "lam")
+
+
+@dataclass(frozen=True)
+class VoxConfig(AlgorithmConfig):
+    """VoX: learned features, and a barycentric spanner of their expectations found by PSDP."""
+
+    psdp: PsdpConfig = field(default_factory=lambda: PsdpConfig(500))
+    features: AdversaryConfig = field(default_factory=AdversaryConfig)
+    episodes_per_level: int = 3000
+    """Episodes per level that the features are learned from."""
+    estimate_episodes: int = 200
+    """Episodes that estimate a policy's expected features."""
+    swaps: int = 2
+    """Exchanges of a spanner's members at most, after each was found once."""
+    ratio: float = 2.0
+    """C of the approximate spanner: a member is exchanged if the determinant grows by this factor."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "ratio", "check_episodes")
+        require(self, ">= 0", "swaps")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "VoxConfig":
+        """The same at every horizon."""
+        return cls()
+
+
+@dataclass(frozen=True)
+class MoffleConfig(AlgorithmConfig):
+    """MOFFLE: features from the min-max-min objective, and an elliptical planner by fitted Q iteration."""
+
+    features: AdversaryConfig = field(default_factory=AdversaryConfig)
+    episodes_per_level: int = 3000
+    """Episodes per level, which are kept."""
+    estimate_episodes: int = 200
+    """Episodes that estimate the covariance of a policy's features."""
+    members: int = 6
+    """Policies of the exploratory mixture of a level at most."""
+    beta: float = 0.5
+    """The planner adds policies until the best one's value of its bonus is below this."""
+    lam: float = 0.1
+    """Regularisation of the covariance."""
+    ridge: float = 1.0
+    """Regularisation of fitted Q iteration."""
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "members", "check_episodes")
+        require(self, "> 0", "beta", "lam", "ridge")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> "MoffleConfig":
+        """The same at every horizon."""
+        return cls()

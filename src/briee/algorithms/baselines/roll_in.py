@@ -1,4 +1,4 @@
-"""Roll-ins: episodes that follow a member of a policy cover, take one uniform action, and go on with a policy.
+"""Roll-ins: episodes that follow a member of a cover, take one uniform action, and go on with a policy.
 
 A cover is a set of policies for one level. For a pure environment the episodes are one compiled loop that
 stops at the last level needed; any other environment is stepped by its sampler, with the same random keys.
@@ -183,7 +183,9 @@ def _play(pure, policy: Detour, key, first, size: int, last) -> Gathered:
     member = _drawn(policy_keys, policy)
     state, seen = jax.vmap(episode_start, (None, 0))(pure, env_keys)
     zero, flat = jnp.zeros(size), lambda x: x.reshape(size, -1)
-    rows = Gathered(flat(seen), jnp.zeros(size, jnp.int32), zero, flat(seen), zero, flat(seen), zero, member, zero)
+    rows = Gathered(
+        flat(seen), jnp.zeros(size, jnp.int32), zero, flat(seen), zero, flat(seen), zero, member, zero
+    )
 
     def step(t, carry):
         state, seen, rows = carry
