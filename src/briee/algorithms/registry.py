@@ -10,17 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig, PpoConfig, Sb3Config
+from briee.algorithms.baselines.low_rank_config import FlambeConfig, MoffleConfig, RepUcbConfig, VoxConfig
 from briee.algorithms.baselines.rival_config import (
     BootDqnConfig,
-    FlambeConfig,
     HomerConfig,
-    MoffleConfig,
     MusikConfig,
     OliveConfig,
     PcidConfig,
     PpeConfig,
-    RepUcbConfig,
-    VoxConfig,
 )
 from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
 from briee.algorithms.paper.config import BrieeConfig

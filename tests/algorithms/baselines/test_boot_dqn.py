@@ -12,7 +12,7 @@ from briee.algorithms.baselines.boot_dqn import BootDqn, Ensemble, Replay, dqn_l
 from briee.algorithms.baselines.fitting import Layers
 from briee.algorithms.baselines.rival_config import BootDqnConfig
 from briee.envs.lock import CombinationLock
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 
 SMALL = replace(BootDqnConfig.bsuite(3), heads=5, batch=64, steps_per_episode=5)
 

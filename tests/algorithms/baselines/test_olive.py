@@ -12,7 +12,7 @@ from briee.algorithms.baselines.rival_config import OliveConfig
 from briee.algorithms.baselines.roll_in import Gathered
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.envs.lock import CombinationLock
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 
 CONFIG = replace(OliveConfig.paper(3), threshold=0.05, eliminate_episodes=20_000, estimate_episodes=500)
 

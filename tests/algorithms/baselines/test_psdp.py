@@ -12,10 +12,9 @@ from briee.algorithms.baselines.rival_config import PsdpConfig, RegressionConfig
 from briee.algorithms.baselines.roll_in import Chains, Members, QPolicy, chain_of, gather
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.envs.gym_shells import PureVectorEnv
-from briee.numerics.linalg import ridge
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level, ridge
 from briee.rollout.host import HostSampler
-from briee.rollout.scan import ScanSampler
+from briee.rollout.samplers import ScanSampler
 
 RIDGE = RegressionConfig("ridge", lam=1e-3)
 

@@ -17,14 +17,21 @@ SMALL: dict[str, dict[str, Any]] = {
         "heads": 3, "hidden_size": 8, "batch": 8, "workers": 5, "steps_per_episode": 1, "rounds": 2,
         "replay_size": 15,
     },
+    "flambe": {"episodes_per_level": 60},
     "homer": {"episodes_per_level": 40, "epochs": 2, "restarts": 1, "psdp.episodes": 20},
     "musik": {
         "episodes_per_level": 40, "hidden_size": 8, "steps": 4, "psdp.episodes": 20,
         "psdp.regression.hidden_size": 8, "psdp.regression.steps": 4,
     },
+    "moffle": {"episodes_per_level": 40, "features.rounds": 2, "features.steps": 2, "members": 2},
     "olive": {"estimate_episodes": 50, "eliminate_episodes": 200},
     "pcid": {"episodes_per_level": 100},
     "ppe": {"episodes_per_level": 60, "steps": 4},
+    "rep-ucb": {"episodes_per_level": 20, "buffer_size": 60},
+    "vox": {
+        "episodes_per_level": 40, "features.rounds": 2, "features.steps": 2, "estimate_episodes": 10,
+        "psdp.episodes": 20, "swaps": 0,
+    },
 }  # fmt: skip
 """Changes of the first preset that make a rival fast."""
 WORLDS: dict[str, tuple[str, dict[str, Any]]] = {"olive": ("finite-lock", {"num_actions": 3})}

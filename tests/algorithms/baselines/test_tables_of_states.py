@@ -11,7 +11,7 @@ from briee.algorithms.baselines.latent_tables import dynamic_programming, homing
 from briee.algorithms.baselines.pcid import k_means
 from briee.algorithms.baselines.ppe import eliminate
 from briee.algorithms.baselines.rival_config import PcidConfig, PpeConfig
-from briee.envs.latent_model import LatentModel
+from briee.envs.block import LatentModel
 from briee.envs.lock import CombinationLock
 
 

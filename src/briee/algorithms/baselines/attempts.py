@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.algorithms.baselines.roll_in import Gathered
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
+from briee.rollout.samplers import deepest_good_level
 
 CHECKS = 5
 """Updates that play the finished policy of an attempt, as many as a run needs to count as solved."""

@@ -9,7 +9,7 @@ depends on it; Q_H = 0.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -24,8 +24,8 @@ from briee.algorithms.baselines.rival_config import BootDqnConfig
 from briee.algorithms.baselines.roll_in import greedy_action
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
 from briee.rollout.policies import MixturePolicy
+from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import Trajectories
 
 
@@ -123,7 +123,8 @@ class BootDqn(Algorithm[BootDqnState]):
         return BootDqnState(
             key=key, iteration=zero, episodes=zero, env_steps=zero,
             ensemble=Ensemble(nets, priors, c.prior_scale, H), target=nets,
-            optimizer=optax.adam(c.learning_rate).init(nets), replay=Replay(*rows), inserted=jnp.int32(0),
+            optimizer=optax.adam(c.learning_rate).init(cast(Any, nets)),
+            replay=Replay(*rows), inserted=jnp.int32(0),
             explore_return=missing, reached_level=missing,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ from briee.algorithms.baselines.psdp import inputs_of, no_policy, psdp, psdp_lev
 from briee.algorithms.baselines.rival_config import HomerConfig
 from briee.algorithms.baselines.roll_in import Chains, Gathered, Members, QPolicy, chain_of, gather
 from briee.numerics.keys import stream
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import PhaseHook, Policy, Sampler
 
 

@@ -25,7 +25,7 @@ from briee.algorithms.baselines.roll_in import gather
 from briee.envs.exact_tables import BlockMDP
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
+from briee.rollout.samplers import deepest_good_level
 
 LONGEST = 4
 """Levels up to which a class is enumerated."""

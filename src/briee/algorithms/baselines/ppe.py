@@ -26,7 +26,7 @@ from briee.algorithms.baselines.latent_tables import TablePolicy, dynamic_progra
 from briee.algorithms.baselines.psdp import inputs_of
 from briee.algorithms.baselines.rival_config import PpeConfig
 from briee.algorithms.baselines.roll_in import Gathered, gather
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Capabilities, PhaseHook, Policy, Sampler
 
 
@@ -107,7 +107,7 @@ class Ppe(Attempts[PpeState]):
             longer[place] = np.asarray(state.paths[step, candidate // A])
             longer[place, step] = candidate % A
         paths, rewards = state.paths.at[step + 1].set(longer), state.rewards.at[step].set(means)
-        learned = TablePolicy(decoder, _planned(decoder.state, rewards, np.int32(step)))
+        learned = TablePolicy(decoder, _planned(decoder.state, rewards, jnp.int32(step)))
         sizes = state.sizes.at[step + 1].set(len(kept))
         return counted(state, rows, steps, paths=paths, sizes=sizes, rewards=rewards, learned=learned)
 

@@ -18,15 +18,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.gaussian_model import Emissions, fit, mean_rewards, no_emissions
+from briee.algorithms.baselines.low_rank_config import RepUcbConfig
 from briee.algorithms.baselines.psdp import inputs_of
-from briee.algorithms.baselines.rival_config import RepUcbConfig
 from briee.algorithms.baselines.roll_in import greedy_action
 from briee.algorithms.bonus import elliptical_bonus
 from briee.numerics.keys import stream
-from briee.numerics.linalg import block_gram, elliptical_norm, inverse_factor
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level, block_gram, elliptical_norm, inverse_factor
 from briee.protocols import Algorithm, Capabilities, PhaseHook, Policy, PolicyKind, Sampler, no_phases
-from briee.rollout.evaluation import deepest_good_level
+from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import Trajectories
 
 

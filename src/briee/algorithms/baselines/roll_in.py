@@ -17,13 +17,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.fitting import Layers
 from briee.compute import available_cores
-from briee.envs.episode import episode_start, episode_step
+from briee.envs.block import episode_start, episode_step
 from briee.numerics.keys import unrolled
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import Policy, Sampler
-from briee.rollout.evaluation import deepest_good_level
-from briee.rollout.policies import MEMBER, MixturePolicy, UniformPolicy
-from briee.rollout.scan import ScanSampler, chunk_size, episode_keys
+from briee.rollout.policies import MixturePolicy, UniformPolicy
+from briee.rollout.samplers import MEMBER, ScanSampler, chunk_size, deepest_good_level, episode_keys
 from briee.rollout.trajectories import Trajectories
 
 

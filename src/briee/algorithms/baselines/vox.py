@@ -24,11 +24,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from briee.algorithms.baselines.adversarial import learn_features, psi_of
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.fitting import Layers
+from briee.algorithms.baselines.low_rank_config import VoxConfig
 from briee.algorithms.baselines.psdp import no_policy, psdp, psdp_level
-from briee.algorithms.baselines.rival_config import VoxConfig
 from briee.algorithms.baselines.roll_in import Members, QPolicy, gather
 from briee.numerics.keys import stream
-from briee.numerics.trees import at_level
+from briee.numerics.linalg import at_level
 from briee.protocols import PhaseHook, Policy, Sampler
 
 LEAST_SHARE = 1e-2

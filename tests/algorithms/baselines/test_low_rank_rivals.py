@@ -1,0 +1,128 @@
+"""Rep-UCB, FLAMBE, VoX and MOFFLE: their fits and planners on known cases, and a small lock each."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from briee.agent.agent import Agent
+from briee.algorithms.baselines.adversarial import learn_features, prediction_loss, psi_of
+from briee.algorithms.baselines.fitting import zero_layers
+from briee.algorithms.baselines.flambe import elliptical_planner
+from briee.algorithms.baselines.gaussian_model import fit, mean_rewards
+from briee.algorithms.baselines.latent_tables import occupancy
+from briee.algorithms.baselines.low_rank_config import (
+    AdversaryConfig,
+    FlambeConfig,
+    LikelihoodConfig,
+    MoffleConfig,
+    RepUcbConfig,
+    VoxConfig,
+)
+from briee.algorithms.baselines.moffle import Kept, fitted_q_iteration
+from briee.algorithms.baselines.psdp import PsdpConfig
+from briee.algorithms.baselines.vox import cofactors
+from briee.envs.lock import CombinationLock
+
+FEATURES = AdversaryConfig(rounds=4, steps=40, batch=256)
+SMALL: dict[str, Any] = {
+    "rep-ucb": replace(RepUcbConfig.paper(3), buffer_size=500),
+    "flambe": replace(FlambeConfig.paper(3), episodes_per_level=800),
+    "vox": replace(
+        VoxConfig.paper(3), psdp=PsdpConfig(300), features=FEATURES, episodes_per_level=800, swaps=0
+    ),
+    "moffle": replace(MoffleConfig.paper(3), features=FEATURES, episodes_per_level=800, members=4),
+}
+
+
+def transitions(n: int = 600) -> tuple[np.ndarray, ...]:
+    """Two states before and two after; action 0 keeps the state, action 1 swaps it."""
+    rng = np.random.default_rng(2)
+    before, action = rng.integers(2, size=n), rng.integers(2, size=n)
+    after = before ^ action
+    observe = lambda z: (3 * np.eye(4)[z] + 0.1 * rng.normal(size=(n, 4))).astype(np.float32)  # noqa: E731
+    return before, action, observe(before), observe(after + 2)
+
+
+def test_maximum_likelihood_finds_means_and_transitions():
+    before, action, _, next_x = transitions()
+    psi, config = jnp.eye(2)[before], LikelihoodConfig(num_latents=2)
+    emissions, T, _ = fit(
+        jax.random.key(0), psi, jnp.asarray(action), jnp.asarray(next_x), jnp.ones(600), 2, config
+    )
+    order = np.asarray(emissions.means)[:, 2:].argmax(axis=1)
+    assert sorted(order) == [0, 1]
+    np.testing.assert_allclose(np.asarray(emissions.means)[:, 2:], 3 * np.eye(2)[order], atol=0.05)
+    assert float(emissions.variance) == pytest.approx(0.01, rel=0.1)
+    for z in range(2):
+        for a in range(2):
+            assert float(T[z, a, list(order).index(z ^ a)]) > 0.99
+
+
+def test_rows_without_weight_do_not_count():
+    before, action, _, next_x = transitions()
+    weight = np.arange(600) < 300
+    far = np.where(weight[:, None], next_x, 100.0)
+    config, arguments = LikelihoodConfig(num_latents=2), (jnp.eye(2)[before], jnp.asarray(action))
+    counts = jnp.asarray(weight, jnp.float32)
+    emissions, _, _ = fit(jax.random.key(0), *arguments, jnp.asarray(far), counts, 2, config)
+    assert np.abs(np.asarray(emissions.means)).max() < 4
+    reward = jnp.asarray(before == 1, jnp.float32)
+    means = mean_rewards(arguments[0], arguments[1], reward, counts, 2)
+    np.testing.assert_allclose(means, [[0, 0], [1, 1]], atol=1e-6)
+
+
+def test_the_elliptical_planner_covers_every_state_of_a_model():
+    """From one state, action k leads to state k: each policy of the mixture reaches another state."""
+    transition = jnp.zeros((1, 3, 3, 3)).at[0, 0].set(jnp.eye(3))
+    start, config = jnp.array([1.0, 0, 0]), FlambeConfig(members=8, beta=1.5)
+    mixture, size = elliptical_planner(start, transition, jnp.int32(0), config)
+    reached = {int(occupancy(start, transition, q)[0, 0].argmax()) for q in mixture[: int(size)]}
+    assert int(size) >= 3
+    # the first policy shares ties, so that it reaches a third of each; two more leave nothing below a third
+    total = sum(np.asarray(occupancy(start, transition, q)[0, 0]) for q in mixture[: int(size)])
+    assert total.min() >= 1 / 3
+    assert reached <= {0, 1, 2}
+
+
+def test_the_adversary_makes_features_that_predict():
+    """Features of the state predict x'; constant features do not."""
+    _, action, x, next_x = map(jnp.asarray, transitions())
+    net, _ = learn_features(jax.random.key(1), x, action, next_x, 2, replace(FEATURES, num_latents=2))
+    state = np.asarray(psi_of(net, 3 * jnp.eye(4)[:2])).argmax(axis=1)
+    assert sorted(state) == [0, 1]
+    loss = lambda psi: float(prediction_loss(psi, action, next_x[:, 2:], 0.01, 2))  # noqa: E731
+    assert loss(psi_of(net, x)) < 0.3 * loss(jnp.full((600, 2), 0.5))
+
+
+def test_cofactors_are_the_gradient_of_the_determinant():
+    columns = np.random.default_rng(0).normal(size=(3, 3))
+    theta, v = cofactors(columns, 1), np.array([0.3, -2.0, 1.0])
+    replaced = columns.copy()
+    replaced[:, 1] = v
+    assert theta @ v == pytest.approx(np.linalg.det(replaced))
+
+
+def test_fitted_q_iteration_seeks_what_gamma_has_not_seen():
+    """Action 1 leads to the state that Gamma knows little of."""
+    action = jnp.asarray(np.random.default_rng(0).integers(2, size=(2, 300)))
+    x = jnp.zeros((2, 300, 2)).at[..., 0].set(9.0)
+    next_x = jnp.zeros((2, 300, 2)).at[0].set(9.0 * jax.nn.one_hot(action[0], 2)).at[1].set(x[1])
+    features = zero_layers((2, 2), 2)
+    features = replace(features, weights=(jnp.broadcast_to(jnp.eye(2), (2, 2, 2)),))
+    inverse = jnp.diag(jnp.array([0.1, 5.0]))
+    w = fitted_q_iteration(
+        Kept(x, action, jnp.zeros((2, 300)), next_x), features, jnp.int32(1), inverse, 1e-3, 2
+    )
+    np.testing.assert_allclose(w[0, 0], [0.1, 5.0], atol=0.05)
+    np.testing.assert_array_equal(w[1], np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("name", [*SMALL])
+def test_they_open_a_small_lock(name):
+    lock = CombinationLock(horizon=3, num_actions=4, instance_seed=5)
+    agent = Agent(lock, algo=name, config=SMALL[name], seed=7).learn(episodes=30_000, progress=False)
+    assert agent.solved
