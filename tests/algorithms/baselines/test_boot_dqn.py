@@ -51,6 +51,7 @@ def test_priors_never_learn_and_the_oldest_transitions_are_replaced():
     assert set(np.asarray(after.replay.level)) == {0, 1}
 
 
+@pytest.mark.slow
 def test_it_opens_a_small_lock():
     lock = CombinationLock(horizon=2, num_actions=4, instance_seed=5)
     agent = Agent(lock, algo="boot-dqn", config=SMALL, seed=7).learn(episodes=2000, progress=False)

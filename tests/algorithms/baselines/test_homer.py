@@ -61,7 +61,11 @@ def _linear(inputs: int, outputs: int):
 
 
 @pytest.mark.parametrize(
-    ("config", "episodes"), [(PAPER, 600 * 2 + 2 * 3 * 300 + 3 * 300 + 4 * 20), (RELEASED, 600 * 3 + 4 * 20)]
+    ("config", "episodes"),
+    [
+        pytest.param(PAPER, 600 * 2 + 2 * 3 * 300 + 3 * 300 + 4 * 20, id="paper", marks=pytest.mark.slow),
+        pytest.param(RELEASED, 600 * 3 + 4 * 20, id="released"),
+    ],
 )
 def test_both_presets_open_a_small_lock(config, episodes):
     lock = CombinationLock(horizon=3, num_actions=4, instance_seed=5)

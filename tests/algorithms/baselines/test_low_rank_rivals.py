@@ -80,12 +80,11 @@ def test_the_elliptical_planner_covers_every_state_of_a_model():
     transition = jnp.zeros((1, 3, 3, 3)).at[0, 0].set(jnp.eye(3))
     start, config = jnp.array([1.0, 0, 0]), FlambeConfig(members=8, beta=1.5)
     mixture, size = elliptical_planner(start, transition, jnp.int32(0), config)
-    reached = {int(occupancy(start, transition, q)[0, 0].argmax()) for q in mixture[: int(size)]}
     assert int(size) >= 3
-    # the first policy shares ties, so that it reaches a third of each; two more leave nothing below a third
-    total = sum(np.asarray(occupancy(start, transition, q)[0, 0]) for q in mixture[: int(size)])
-    assert total.min() >= 1 / 3
-    assert reached <= {0, 1, 2}
+    # the first policy shares ties, so that it reaches a third of each; the others go where it was least
+    shares = [np.asarray(occupancy(start, transition, q)[0, 0]) for q in mixture[: int(size)]]
+    np.testing.assert_allclose(shares[0], 1 / 3, atol=1e-6)
+    assert np.sum(shares, axis=0).min() > 2 / 3
 
 
 def test_the_adversary_makes_features_that_predict():
@@ -121,7 +120,12 @@ def test_fitted_q_iteration_seeks_what_gamma_has_not_seen():
     np.testing.assert_array_equal(w[1], np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize("name", [*SMALL])
+HEAVY = ("vox", "moffle")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else ()) for name in SMALL]
+)
 def test_they_open_a_small_lock(name):
     lock = CombinationLock(horizon=3, num_actions=4, instance_seed=5)
     agent = Agent(lock, algo=name, config=SMALL[name], seed=7).learn(episodes=30_000, progress=False)

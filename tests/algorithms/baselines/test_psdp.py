@@ -1,5 +1,7 @@
 """PSDP: exact dynamic programming with plenty of data, on both samplers, for rewards and for indicators."""
 
+from typing import Any
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -90,7 +92,7 @@ def test_ridge_and_the_trained_linear_function_agree():
     rng = np.random.default_rng(0)
     x, action = jnp.asarray(rng.normal(size=(400, 3)), jnp.float32), jnp.asarray(rng.integers(2, size=400))
     target = jnp.where(action == 0, x[:, 0] + 1.0, 2.0 - x[:, 1])
-    numbers = {"steps": 1500, "learning_rate": 0.02}
+    numbers: dict[str, Any] = {"steps": 800, "learning_rate": 0.03, "hidden_size": 50}
     fits = [
         regress(RegressionConfig(kind, lam=1e-4, **numbers), x, action, target, 2, jax.random.key(1))
         for kind in ("ridge", "linear", "mlp")

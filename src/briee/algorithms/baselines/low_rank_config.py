@@ -91,14 +91,15 @@ class AdversaryConfig:
     """Discriminators."""
     steps: int = 64
     """Gradient steps of each player in a round."""
-    batch: int = 512
+    batch: int = 1024
     """Rows per gradient step."""
     learning_rate: float = 1e-2
     """Step size of Adam."""
     hidden_size: int = 64
     """Hidden tanh units of a discriminator."""
-    lam: float = 1e-2
-    """Regularisation of the least squares on a mean loss."""
+    lam: float = 1e-3
+    """Regularisation of the least squares on a mean loss. The pairs (state, action) that open a lock are one
+    row in a hundred: with 1e-2 they count for nothing."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "num_latents", "rounds", "steps", "batch", "hidden_size")
@@ -111,7 +112,7 @@ class VoxConfig(AlgorithmConfig):
 
     psdp: PsdpConfig = field(default_factory=lambda: PsdpConfig(500))
     features: AdversaryConfig = field(default_factory=AdversaryConfig)
-    episodes_per_level: int = 3000
+    episodes_per_level: int = 5000
     """Episodes per level that the features are learned from."""
     estimate_episodes: int = 200
     """Episodes that estimate a policy's expected features."""
@@ -138,7 +139,7 @@ class MoffleConfig(AlgorithmConfig):
     """MOFFLE: features from the min-max-min objective, and an elliptical planner by fitted Q iteration."""
 
     features: AdversaryConfig = field(default_factory=AdversaryConfig)
-    episodes_per_level: int = 3000
+    episodes_per_level: int = 5000
     """Episodes per level, which are kept."""
     estimate_episodes: int = 200
     """Episodes that estimate the covariance of a policy's features."""
