@@ -18,13 +18,13 @@ from briee.testing import check_agent, equal
 from small_runs import make_env, tiny
 
 SLOW = pytest.mark.slow
-PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("released", "default"))]
+PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("practical", "released", "default"))]
 
 
 def small(preset: str):
     """A registered preset, made small."""
     config = algorithms.preset(*algorithms.choose(None, preset), 2)
-    if preset == "default":
+    if preset in ("default", "practical"):
         return with_value(config, "workers", 1, preset)
     return replace(tiny(), bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
 

@@ -199,7 +199,9 @@ def test_wrong_questions_get_one_sentence(learned, question, sentence):
         ({"preset": "papre"}, "unknown preset of briee 'papre': did you mean paper"),
         ({"algorithm": "brie"}, "unknown algorithm 'brie': did you mean briee"),
         ({"num_latents": 0}, "num_latents must be >= 1, got 0"),
-        ({"decoder": "transformer"}, "has no decoder, so it cannot be 'transformer'"),
+        ({"algo": "efficient", "decoder": "mlp"}, "has no decoder, so it cannot be 'mlp'"),
+        ({"decoder": "transformer"}, "decoder must be one of linear, mlp, cnn, custom, got 'transformer'"),
+        ({"decoder": "mlp"}, "needs features.decoder='linear' with a bias, not 'mlp': choose"),
         ({"horizon": 0}, "horizon must be >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1"),
         ({"seed": 1.5}, "seed must be a whole number .* got 1.5"),
@@ -301,7 +303,8 @@ def test_a_preset_that_became_an_algorithm_is_understood_with_one_warning(name):
 
 def test_other_presets_and_the_default_say_nothing():
     """Warnings are errors in these tests."""
-    assert BRIEE(make_env()).spec.algorithm == "efficient"
+    assert Agent(make_env()).spec.algorithm == "efficient"
+    assert (BRIEE(make_env()).spec.algorithm, BRIEE(make_env()).spec.preset) == ("briee", "practical")
     assert BRIEE(make_env(), preset="paper").spec.algorithm == "briee"
     assert Agent(make_env(), "released", algorithm="reward-free").spec.preset == "released"
 

@@ -151,7 +151,8 @@ def test_wrong_requests_get_one_sentence(capsys, request_, sentence):
             "--preset theory is an algorithm of its own now: --algo theory\n",
         ),
         ("lock --preset paper", ("briee", "paper", "lock-h6-briee-paper-s1"), ""),
-        ("lock --algo briee", ("briee", "paper", "lock-h6-briee-paper-s1"), ""),
+        ("lock --preset practical", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
+        ("lock --algo briee", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
         ("lock --reward-free", ("reward-free", "paper", "lock-h6-reward-free-paper-s1"), ""),
     ],
 )

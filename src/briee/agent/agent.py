@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,8 @@ class Agent:
         algorithm: an older spelling of `algo`.
     """
 
+    default_algo: ClassVar[str | None] = None
+
     def __init__(
         self,
         env: Any,
@@ -74,6 +76,8 @@ class Agent:
         algorithm: str | type[Algorithm[Any]] | None = None,
     ):
         algo = algorithm if algo is None else algo
+        if algo is None and preset is None and config is None:
+            algo = self.default_algo
         adapted = adapt(env, horizon)
         sampler = adapted.sampler
         choice = _chosen(algo, preset, config)
@@ -276,7 +280,10 @@ class Agent:
 
 
 class BRIEE(Agent):
-    """An agent that learns with BRIEE; see `Agent` for its arguments."""
+    """An agent that learns with Algorithm 1, preset `practical`, unless something else is asked for; see
+    `Agent` for its arguments."""
+
+    default_algo = "briee"
 
 
 def _chosen(

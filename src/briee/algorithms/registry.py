@@ -52,7 +52,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "briee": AlgorithmEntry(
         "representation learning, bonus and planning, interleaved (Algorithm 1)",
         "paper.briee:BrieeAlgorithm",
-        {"paper": BrieeConfig.paper, "released": BrieeConfig.released, "practical": BrieeConfig.practical},
+        {"practical": BrieeConfig.practical, "paper": BrieeConfig.paper, "released": BrieeConfig.released},
     ),
     "reward-free": AlgorithmEntry(
         "explore without a reward, plan for any reward later (Algorithm 4)",
@@ -184,8 +184,8 @@ class Choice(NamedTuple):
 def choose(algorithm: str | None, preset: str | None) -> Choice:
     """The algorithm and preset for names that may be missing or old; raises `ValueError` for unknown names.
 
-    A preset without an algorithm selects the algorithm that has it: `paper` and `released` belong to
-    Algorithm 1; `efficient` and `theory` mean the algorithms of that name.
+    A preset without an algorithm selects the algorithm that has it: `practical`, `paper` and `released`
+    belong to Algorithm 1; `efficient` and `theory` mean the algorithms of that name.
     """
     if algorithm is None:
         known = preset is None or preset in ALGORITHMS[DEFAULT_ALGORITHM].presets

@@ -42,7 +42,7 @@ class TrainArgs:
     """Short name of an environment that `briee envs` lists, any Gymnasium id, or FILE.py:Class."""
     algo: Annotated[str, tyro.conf.arg(help=ALGO_HELP)] = DEFAULT_ALGORITHM
     preset: str = default_preset(DEFAULT_ALGORITHM)
-    """Preset of the algorithm: for briee paper or released, which alone mean --algo briee."""
+    """Preset of the algorithm: for briee practical, paper or released, which alone mean --algo briee."""
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
     reward-free."""
