@@ -13,6 +13,7 @@ FIGURE = Experiment(
     claim="The decoders of a solved lock are nearly one-hot and name the latent states up to a permutation.",
     settings=(
         *for_seeds(SEEDS, "efficient", "default", "lock", 25, 100_000),
+        *for_seeds(SEEDS, "briee", "practical", "lock", 25, 8_000),
         *for_seeds(SEEDS, "briee", "paper", "lock", 25, 200_000),
     ),
     plot=partial(plot_curves, column="decoder_accuracy", log=True),

@@ -10,6 +10,8 @@ FIGURE = Experiment(
     settings=(
         *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-simplex", 30, 50_000),
         *for_seeds(SEEDS, "ppo-rnd", "paper", "lock-simplex", 30, 200_000, changes=(("rounds", 10),)),
+        *for_seeds(SEEDS, "efficient", "default", "lock-simplex", 30, 3_000),
+        *for_seeds(SEEDS, "briee", "practical", "lock-simplex", 30, 3_000),
         *for_seeds(SEEDS, "briee", "paper", "lock-simplex", 30, 150_000),
     ),
     plot=partial(plot_curves, window=50),

@@ -18,6 +18,7 @@ FIGURE = Experiment(
         *for_seeds(SEEDS, *PPO, changes=HALF_STEP, variant="half step"),
         *for_seeds(SEEDS, "efficient", "default", "lock-dense", 30, 100_000),
         *for_seeds(SEEDS, "lsvi-ucb", "paper", "lock-dense", 30, 50_000),
+        *for_seeds(SEEDS, "briee", "practical", "lock-dense", 30, 8_000),
         *for_seeds(SEEDS, "briee", "paper", "lock-dense", 30, 100_000),
     ),
     plot=partial(plot_curves, window=5, log=True),
