@@ -1,7 +1,7 @@
 """Run directories and a saved agent that version 0.1.0 wrote load, evaluate and continue."""
 
 import json
-import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,15 @@ import briee
 from briee.cli.main import main
 from briee.training.directory import read_table
 
-FILES = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
+ARCHIVE = Path(__file__).parents[1] / "fixtures" / "v0.1.0.zip"
+
+
+@pytest.fixture
+def files(tmp_path) -> Path:
+    """What version 0.1.0 wrote."""
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        archive.extractall(tmp_path / "v0.1.0")
+    return tmp_path / "v0.1.0"
 
 
 @pytest.mark.parametrize(
@@ -22,9 +30,8 @@ FILES = Path(__file__).parents[1] / "fixtures" / "v0.1.0"
         ("stationary-run", "lock", 80, "stationary", "default"),
     ],
 )
-def test_a_run_directory_loads_evaluates_and_resumes(tmp_path, name, env, more, algorithm, preset):
-    run_dir = tmp_path / name
-    shutil.copytree(FILES / name, run_dir)
+def test_a_run_directory_loads_evaluates_and_resumes(files, name, env, more, algorithm, preset):
+    run_dir = files / name
     old = read_table(run_dir / "metrics.csv")
     agent = briee.load(run_dir)
     assert [row["episodes"] for row in agent.history] == [int(row["episodes"]) for row in old]
@@ -39,8 +46,8 @@ def test_a_run_directory_loads_evaluates_and_resumes(tmp_path, name, env, more, 
     assert (config["algorithm"], config["preset"], config["episodes"]) == (algorithm, preset, more)
 
 
-def test_a_saved_agent_loads_evaluates_and_learns_on():
-    agent = briee.load(FILES / "efficient-agent.briee")
+def test_a_saved_agent_loads_evaluates_and_learns_on(files):
+    agent = briee.load(files / "efficient-agent.briee")
     assert (agent.spec.algorithm, agent.spec.preset, agent.episodes) == ("efficient", "default", 60)
     assert agent.evaluate(20).mean == 1.0
     agent.learn(episodes=20, progress=False, until_solved=False)
