@@ -205,7 +205,7 @@ def test_wrong_questions_get_one_sentence(learned, question, sentence):
         ({"horizon": 0}, "horizon must be >= 1, got 0"),
         ({"seed": -1}, "seed must be a whole number from 0 to 4294967295, got -1"),
         ({"seed": 1.5}, "seed must be a whole number .* got 1.5"),
-        ({"algorithm": "PPO"}, "unknown algorithm 'PPO': did you mean ppo or sb3:PPO"),
+        ({"algorithm": "PPO"}, "unknown algorithm 'PPO': did you mean ppo or ppe or sb3:PPO"),
         ({"algorithm": dict}, "an algorithm given as a class needs config=..., got dict"),
     ],
 )
