@@ -46,6 +46,7 @@ format: $(VENV)/.installed-dev  ## let ruff lay out the code
 
 tables: $(VENV)/.installed  ## write the numbers of results/ into README.md and docs/
 	$(BIN)/python benchmarks/pages.py
+	$(BIN)/briee leaderboard
 
 bench: $(VENV)/.installed  ## speed against the machine's own limit
 	$(BIN)/briee bench

@@ -67,7 +67,10 @@ class TrainArgs:
     overwrite: Flag = False
     """Replace the run in the directory."""
     tensorboard: Flag = False
-    """Write the metrics for TensorBoard too, into DIR/tensorboard (needs briee[tensorboard])."""
+    """Short for --track tensorboard."""
+    track: Literal["csv", "tensorboard", "wandb"] = "csv"
+    """Where the metrics go: csv is metrics.csv, which is always written; tensorboard also writes
+    DIR/tensorboard (needs briee[tensorboard]), wandb also logs to Weights & Biases (needs briee[wandb])."""
 
     @property
     def directory(self) -> Path:
@@ -93,11 +96,16 @@ def run(argv: Sequence[str]) -> int:
     from briee.training.session import RunInterrupted, run
     from briee.training.spec import build, with_instance
     from briee.training.tensorboard import TensorBoard
+    from briee.training.tracking import WeightsAndBiases
 
     folder, metrics = args.directory / "tensorboard", args.directory / "metrics.csv"
     with sentences():
         spec = with_instance(spec)
-        callbacks = [TensorBoard(folder, metrics)] if args.tensorboard else []
+        callbacks: list[Any] = []
+        if args.tensorboard or args.track == "tensorboard":
+            callbacks.append(TensorBoard(folder, metrics))
+        if args.track == "wandb":
+            callbacks.append(WeightsAndBiases(args.directory, spec))
         algorithm = build(spec)
     if args.resume and not (args.directory / "config.json").exists():
         print(f"nothing to resume in {args.directory}: a new run begins", flush=True)
