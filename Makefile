@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 ONE_THREAD := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help demo test test-all lint format tables bench clean
+.PHONY: help demo test test-all mutants test-pythons test-oldest lint format tables bench clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11 or newer, or set PYTHON=/path/to/python" >&2; exit 2; }
@@ -29,10 +29,19 @@ demo: $(VENV)/.installed  ## open a combination lock and draw the latent states 
 	@echo "The latent states it found: runs/demo/decoder.png"
 
 test: $(VENV)/.installed-dev  ## the default tests, minutes on two cores
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov
 
 test-all: $(VENV)/.installed-dev  ## the default tests and the slow ones
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m "slow or not slow"
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov -m "slow or not slow"
+
+mutants: $(VENV)/.installed-dev  ## change the core modules at random: do the tests notice? 20 minutes on two cores
+	$(ONE_THREAD) $(BIN)/python tests/mutants.py --workers $(WORKERS)
+
+test-pythons: $(VENV)/.installed-dev  ## install the wheel and run the smoke tests with every Python found
+	$(ONE_THREAD) $(BIN)/python tests/installed.py
+
+test-oldest: $(VENV)/.installed-dev  ## the same with the oldest dependencies that pyproject.toml allows
+	$(ONE_THREAD) $(BIN)/python tests/installed.py --oldest
 
 lint: $(VENV)/.installed-dev  ## ruff (rules and layout), import-linter (which package imports which), pyright
 	$(BIN)/ruff check .

@@ -1,7 +1,10 @@
 """Settings of the whole suite: compilation, threads, caches, plots without a screen, bounded hypothesis."""
 
+import contextlib
+import ctypes
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +23,8 @@ os.environ["XLA_FLAGS"] = flags if flags.startswith(QUICK) else f"{QUICK} {flags
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job: Ctrl-C is under test
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Compiled programs are shared by workers, by processes that tests start, and by the next run of the tests.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
@@ -39,3 +44,6 @@ def forget_programs():
         gc.collect()
         jax.clear_caches()
         gc.collect()
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError, AttributeError):  # another C library has no such function
+                ctypes.CDLL(None).malloc_trim(0)

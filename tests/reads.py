@@ -1,4 +1,4 @@
-"""What an algorithm reads and writes, by a walk over the source from the methods that a run calls."""
+"""Where the source defines what a piece of it refers to."""
 
 import ast
 import functools
@@ -9,11 +9,6 @@ from typing import NamedTuple
 import briee
 
 SOURCE = Path(briee.__file__).parent
-CONTRACT = (
-    "__init__", "init", "update", "compile", "policy", "decode", "decode_levels", "stored_rows", "metrics",
-    "plan_for",
-)  # fmt: skip
-"""Methods of an algorithm that are called from outside."""
 
 
 class Module(NamedTuple):
@@ -29,22 +24,6 @@ class Place(NamedTuple):
     module: str
     node: ast.AST
     owner: tuple[str, str] | None = None
-
-
-def attributes_read(home: str, *runner: str) -> set[str]:
-    """Attributes that the algorithm at `home` (module:Class) and all code of the `runner` modules read."""
-    module, _, name = home.partition(":")
-    methods = [method(module, name, contract) for contract in CONTRACT]
-    todo = [Place(*found, (module, name)) for found in methods if found]
-    todo += [Place(other, node) for other in runner for node in load(other).defined.values()]
-    seen, found = set(), set()
-    while todo:
-        place = todo.pop()
-        if place not in seen and not place.module.endswith("config"):
-            seen.add(place)
-            found |= {node.attr for node in ast.walk(place.node) if isinstance(node, ast.Attribute)}
-            todo += references(place)
-    return found
 
 
 def references(place: Place) -> list[Place]:

@@ -27,3 +27,20 @@ def tiny(horizon: int = H) -> BrieeConfig:
 
 def make_env(num_envs: int = 4) -> gym.vector.VectorEnv:
     return gym.make_vec("briee/CombinationLock-v0", num_envs=num_envs, horizon=H, num_actions=A)
+
+
+PRACTICAL_READS = {
+    "collect.deviating", "collect.rounds", "replearn.growth", "held_out.directions", "held_out.evaluations",
+    "held_out.folds", "held_out.gain", "held_out.least_rows", "held_out.passes", "held_out.rival_evaluations",
+    "held_out.rounds", "held_out.rows", "held_out.singles", "held_out.softness", "held_out.white_softness",
+    "held_out.z",
+}  # fmt: skip
+"""Fields that only the preset `practical` reads: RepLearn on held-out rows."""
+PAPER_READS = {
+    "collect.episodes_per_level", "replearn.ascent", "replearn.discriminator_batch",
+    "replearn.discriminator_learning_rate", "replearn.discriminator_steps", "replearn.ell",
+    "replearn.feature_batch", "replearn.feature_learning_rate", "replearn.feature_steps",
+    "replearn.first_player", "replearn.hidden_sizes", "replearn.lam", "replearn.momentum",
+    "replearn.patience", "replearn.rounds", "replearn.start", "replearn.wait_for_rival",
+}  # fmt: skip
+"""Fields that only the presets `paper` and `released` read: RepLearn by gradient steps."""

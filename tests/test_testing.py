@@ -10,38 +10,55 @@ import pytest
 
 from briee.agent.agent import BRIEE, Agent
 from briee.algorithms import registry as algorithms
+from briee.algorithms.efficient.cell_planning import trial_values
 from briee.algorithms.paper.briee import BrieeAlgorithm
 from briee.algorithms.registry import BASELINES
 from briee.configuration import with_value
 from briee.envs.lock import CombinationLock
 from briee.testing import check_agent, equal
-from small_runs import make_env, tiny
+from field_reads import FieldReads
+from small_runs import PRACTICAL_READS, make_env, tiny
 
 SLOW = pytest.mark.slow
-PRESETS = ["paper", *(pytest.param(preset, marks=SLOW) for preset in ("practical", "released", "default"))]
+PRESETS = ["default", "paper", pytest.param("released", marks=SLOW)]
+
+
+def few_rows(config):
+    """Small strata, and a fit in every update."""
+    strata = replace(config.strata, rows=128, fit_rows=128)
+    return replace(config, strata=strata, refit=replace(config.refit, min_rows=20), workers=1)
+
+
+def read_known_after(config: Any) -> None:
+    """Only the rule `tries` reads this field."""
+    trial_values(jax.numpy.zeros((1, 2)), replace(config.explore, rule="tries"))
 
 
 def small(preset: str):
     """A registered preset, made small."""
     config = algorithms.preset(*algorithms.choose(None, preset), 2)
-    if preset in ("default", "practical"):
-        return with_value(config, "workers", 1, preset)
+    if preset == "default":
+        return few_rows(config)
     return replace(tiny(), bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
 
 
 def test_every_preset_is_checked():
     marked = {getattr(preset, "values", (preset,))[0] for preset in PRESETS}
     own = {preset for name in ("briee", "efficient") for preset in algorithms.ALGORITHMS[name].presets}
-    assert marked == own
+    assert marked | {"practical"} == own, "practical has a test of its own"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_keep_the_contract(preset):
-    config = small(preset)
+def test_presets_keep_the_contract_and_read_every_field(preset):
+    reads = FieldReads()
+    config = reads.watch(small(preset))
     make = lambda seed, config=config: BRIEE(make_env(), preset, seed=seed, config=config)  # noqa: E731
     crowd = with_value(config, "workers", 2, preset)
     agent = check_agent(make, many_workers=lambda seed: make(seed, crowd), iterations=1)
     assert agent.iterations == 2
+    if preset == "default":
+        read_known_after(config)
+    assert reads.unread(config) == (set() if preset == "default" else PRACTICAL_READS)
 
 
 def image_lock() -> CombinationLock:
@@ -51,7 +68,10 @@ def image_lock() -> CombinationLock:
 STANDARD = replace(tiny(), features=replace(tiny().features, standardize=True))
 WAYS: dict[str, dict[str, Any]] = {
     "reward-free": {"algorithm": "reward-free", "config": tiny()},
-    "stationary": {"algorithm": "stationary"},
+    "stationary": {
+        "algorithm": "stationary",
+        "config": few_rows(algorithms.preset("stationary", "default", 2)),
+    },
     "mlp": {"decoder": "mlp", "config": tiny()},
     "standardised": {"decoder": "mlp", "config": STANDARD},
     "cnn": {"decoder": "cnn", "config": tiny(), "env": image_lock()},
@@ -67,8 +87,14 @@ def test_every_algorithm_is_checked():
 @SLOW
 @pytest.mark.parametrize("way", WAYS)
 def test_other_ways_to_learn_keep_the_contract(way):
+    reads = FieldReads()
     settings: dict[str, Any] = {"env": make_env()} | WAYS[way]
-    check_agent(lambda seed: Agent(**settings, seed=seed), iterations=1)
+    settings["config"] = reads.watch(settings["config"])
+    agent = check_agent(lambda seed: Agent(**settings, seed=seed), iterations=1)
+    if way == "stationary":
+        read_known_after(agent.config)
+    unread = set(settings["config"].unused) if way == "stationary" else PRACTICAL_READS
+    assert reads.unread(settings["config"]) == unread
 
 
 class Forgetful(BrieeAlgorithm):

@@ -252,20 +252,20 @@ def test_foreign_and_hostile_files_are_refused_with_one_sentence(learned, tmp_pa
     def spec(**changes):
         return lambda about: about["spec"].update(changes)
 
-    for change in (
-        spec(horizon=10**7),
-        spec(horizon="2"),
-        spec(env="os:system"),
-        spec(algorithm="subprocess:Popen"),
-        spec(env_arguments={"horizon": 3}),
-        spec(config={"unknown": 1}),
-        spec(config={"features": {"num_latents": 10**12}}),
-        spec(config={"features": {"num_latents": "three"}}),
-        lambda about: about.pop("progress"),
-        lambda about: about.pop("spec"),
-        lambda about: about.update(num_actions=7),
+    for change, reason in (
+        (spec(horizon=10**7), "it is too small for its horizon"),
+        (spec(horizon="2"), "operand"),
+        (spec(env="os:system"), "the agent learned on os:system"),
+        (spec(algorithm="subprocess:Popen"), "unknown algorithm 'subprocess:Popen'"),
+        (spec(env_arguments={"horizon": 3}), "horizon"),
+        (spec(config={"unknown": 1}), "unknown configuration field 'unknown'"),
+        (spec(config={"features": {"num_latents": 10**12}}), "is expected"),
+        (spec(config={"features": {"num_latents": "three"}}), "str"),
+        (lambda about: about.pop("progress"), "not a saved agent"),
+        (lambda about: about.pop("spec"), "'spec'"),
+        (lambda about: about.update(num_actions=7), "the environment has"),
     ):
-        with pytest.raises(CheckpointError) as caught:
+        with pytest.raises(CheckpointError, match=reason) as caught:
             load(rewrite(path, change))
         assert "\n" not in str(caught.value)
     for content in (b"", b"not a file of ours", path.read_bytes()[:-200]):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from briee.envs.emission import Index
 from briee.protocols import Environment, Knowledge
@@ -185,14 +185,14 @@ def episode_start(pure: Environment, key: PRNGKeyArray):
 
 
 @eqx.filter_jit
-def start_episodes(pure: Environment, keys: PRNGKeyArray):
+def start_episodes(pure: Environment, keys: Key[Array, " n"]):
     """Initial states of a batch of episodes, keys [n]: (state, observation, latent)."""
     state, observation = jax.vmap(lambda key: episode_start(pure, key))(keys)
     return state, observation, jax.vmap(pure.latent)(state)
 
 
 @eqx.filter_jit
-def step_episodes(pure: Environment, state: Any, actions: Int[ArrayLike, " n"], keys: PRNGKeyArray):
+def step_episodes(pure: Environment, state: Any, actions: Int[ArrayLike, " n"], keys: Key[Array, " n"]):
     """One step of a batch of episodes, keys [n]: (state, observation, reward, latent)."""
     step = jax.vmap(lambda state, action, key: episode_step(pure, state, action, key))
     state, observation, reward, _ = step(state, actions, keys)
@@ -200,7 +200,7 @@ def step_episodes(pure: Environment, state: Any, actions: Int[ArrayLike, " n"], 
 
 
 @jax.jit
-def later_keys(roots: PRNGKeyArray, episode: Int[ArrayLike, ""]) -> PRNGKeyArray:
+def later_keys(roots: Key[Array, " n"], episode: Int[ArrayLike, ""]) -> Key[Array, " n"]:
     """Keys [n] of the episodes with this number after the ones with the keys `roots` [n]."""
     fold = jax.vmap(jax.random.fold_in, (0, None))
     return fold(fold(roots, LATER_EPISODES), episode)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
@@ -201,7 +202,7 @@ class CombinationLock(Block):
         """The action that keeps a good state good (meaningless in the bad one)."""
         return self.combination[jnp.minimum(level, self.horizon - 1), latent]
 
-    def good(self, latent: Index) -> Bool[Array, ""]:
+    def good(self, latent: Int[ArrayLike, "*n"]) -> Bool[Array, "*n"]:
         """True for every latent state but the bad one, whose index is `num_good`."""
         return jnp.asarray(latent) != self.num_good
 

@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
-from briee.envs.emission import Index, VectorEmission, require, require_least
+from briee.envs.emission import VectorEmission, require, require_least
 
 
 class RandomBlockMDP(Block):
@@ -109,7 +110,7 @@ class RandomBlockMDP(Block):
         """r_h(z, a) from the table."""
         return self.reward_table[state.level, state.latent, action]
 
-    def good(self, latent: Index) -> Bool[Array, ""]:
+    def good(self, latent: Int[ArrayLike, "*n"]) -> Bool[Array, "*n"]:
         """True: no latent state is lost."""
         return jnp.ones_like(latent, bool)
 

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from briee.compute import available_cores, prepare_process, quick_jit
 from briee.envs.adapters.encoding import ObservationEncoder, discrete_actions
@@ -197,7 +197,7 @@ def chunk_size(episodes: int) -> int:
     return -(-episodes // -(-episodes // CHUNK))
 
 
-def episode_keys(key: PRNGKeyArray, index: Int[ArrayLike, " E"]) -> PRNGKeyArray:
+def episode_keys(key: PRNGKeyArray, index: Int[ArrayLike, " E"]) -> Key[Array, "2 E"]:
     """Environment and policy keys [2, E] of the episodes with these indices in the rollout of `key`."""
     return jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(jax.random.split(key), index)
 

@@ -7,30 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.algorithms.efficient import level_fit, state_decoder
 from briee.algorithms.efficient.config import EfficientConfig
-from briee.algorithms.efficient.level_fit import (
-    Problem,
-    discriminators,
-    fit_level,
-    label_mass,
-    minimise,
-    objective,
-    unpack,
-)
-from briee.algorithms.efficient.state_decoder import (
-    TRUST,
-    Noise,
-    close_parts,
-    covariance,
-    estimate_noise,
-    gaussian_decoder,
-    largest_cluster,
-    likeliest_shrinkage,
-    unfitted,
-)
+from briee.algorithms.efficient.level_fit import Problem, label_mass, minimise, objective, unpack
+from briee.algorithms.efficient.state_decoder import TRUST, Noise, unfitted
 from briee.algorithms.efficient.strata import Strata, arrivals
 
 APART = EfficientConfig().fit.apart
+
+# One compilation per shape costs less, in time and memory, than one for each operation.
+close_parts = jax.jit(state_decoder.close_parts, static_argnums=(3, 4))
+largest_cluster = jax.jit(state_decoder.largest_cluster, static_argnums=(2, 3))
+discriminators = jax.jit(level_fit.discriminators, static_argnums=2)
+fit_level = jax.jit(level_fit.fit_level, static_argnums=(4, 5))
+covariance, likeliest_shrinkage = (
+    jax.jit(state_decoder.covariance),
+    jax.jit(state_decoder.likeliest_shrinkage),
+)
+estimate_noise = jax.jit(state_decoder.estimate_noise, static_argnums=(3, 4))
+gaussian_decoder = jax.jit(state_decoder.gaussian_decoder, static_argnums=(5, 6))
 
 
 def noise_of(x, label, num_latents: int) -> Noise:
@@ -42,7 +37,7 @@ def test_lbfgs_finds_the_minimum_of_a_quadratic():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(6, 6))
     Q, b = jnp.array(root @ root.T + np.eye(6), jnp.float32), jnp.array(rng.normal(size=6), jnp.float32)
-    x, value = minimise(lambda x: 0.5 * x @ Q @ x - b @ x, jnp.zeros(6), 60)
+    x, value = jax.jit(lambda x: minimise(lambda x: 0.5 * x @ Q @ x - b @ x, x, 60))(jnp.zeros(6))
     solution = np.linalg.solve(Q, b)
     np.testing.assert_allclose(x, solution, atol=1e-2)
     np.testing.assert_allclose(value, -0.5 * b @ solution, atol=1e-4)
@@ -51,7 +46,7 @@ def test_lbfgs_finds_the_minimum_of_a_quadratic():
 def test_lbfgs_follows_the_valley_of_rosenbrock_from_several_starts():
     rosenbrock = lambda x: (1 - x[0]) ** 2 + 20 * (x[1] - x[0] ** 2) ** 2  # noqa: E731
     starts = jnp.array([[-1.0, 1.0], [2.0, 0.0]])
-    ends, values = jax.vmap(lambda x: minimise(rosenbrock, x, 200))(starts)
+    ends, values = jax.jit(jax.vmap(lambda x: minimise(rosenbrock, x, 200)))(starts)
     np.testing.assert_allclose(ends, 1.0, atol=0.05)
     assert (values < 1e-3).all()
 
@@ -96,7 +91,8 @@ def test_the_objective_and_its_gradient_through_the_eliminated_weights(seed):
     K, problem = 3, random_problem(seed)
     rng = np.random.default_rng(seed)
     parameters = rng.normal(size=K * 4)
-    value, gradient = jax.value_and_grad(objective)(jnp.array(parameters, jnp.float32), problem, 0.7, 0.1)
+    goal = jax.jit(jax.value_and_grad(lambda p: objective(p, problem, 0.7, 0.1)))
+    value, gradient = goal(jnp.array(parameters, jnp.float32))
     np.testing.assert_allclose(value, slow_objective(parameters, problem, 0.7, 0.1), rtol=1e-4)
     for _ in range(4):
         v = rng.normal(size=parameters.shape)
@@ -300,13 +296,12 @@ def lock_level(n: int, D: int, seed: int, distractors: int = 0, noise: float = 0
 )
 def test_one_level_of_a_lock_is_decoded_from_its_transitions(n, D, distractors):
     config, exact = EfficientConfig(), 0
-    fit = jax.jit(lambda rows, old, after, key: fit_level(rows, old, after, key, config, 4))
     for seed in range(3):
         own, x, z = lock_level(n, D, seed, distractors)
         decoder = after = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 3, D))
         for i in range(5):  # better labels give a better estimate of the noise, here and at the next level
-            after, _ = fit(arrivals(own), after, after, jax.random.key(i))
-            decoder, value = fit(own, decoder, after, jax.random.key(i))
+            after, _ = fit_level(arrivals(own), after, after, jax.random.key(i), config, 4)
+            decoder, value = fit_level(own, decoder, after, jax.random.key(i), config, 4)
             own = replace(
                 own, label=decoder.label(own.observation), next_label=after.label(own.next_observation)
             )
@@ -329,8 +324,8 @@ def test_arrivals_are_rows_after_which_nothing_happens():
 
 def test_levels_without_a_future_or_without_data_can_be_fitted():
     config = EfficientConfig()
-    own, _, _ = lock_level(200, 16, 0)
-    old = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 3, 16))
+    own, _, _ = lock_level(400, 32, 0)
+    old = jax.tree.map(lambda leaf: leaf[0], unfitted(1, 3, 32))
     for rows in (own, arrivals(own), replace(own, action=jnp.full_like(own.action, -1))):
         decoder, value = fit_level(rows, old, old, jax.random.key(0), config, 4)
         assert all(bool(jnp.isfinite(leaf).all()) for leaf in (decoder.weight, decoder.bias, value))

@@ -91,7 +91,10 @@ def test_warm_up_is_counted_and_stored():
 
 def test_optimistic_values_are_above_the_greedy_ones(algorithm, updated):
     observations = updated.buffers.rows.observation[1, :20]
-    q = [jax.vmap(lambda s, q=q: q(1, s))(observations) for q in (updated.optimistic, updated.greedy)]
+    q = [
+        jax.vmap(lambda s, q=q: q(jnp.int32(1), s))(observations)
+        for q in (updated.optimistic, updated.greedy)
+    ]
     assert bool((q[0] >= q[1] - 1e-5).all())
 
 

@@ -126,7 +126,7 @@ def test_greedy_policy_takes_the_best_action_and_breaks_ties_at_random():
     weights = jnp.zeros((1, 3, 2)).at[0, 2, 0].set(1.0)
     policy = GreedyPolicy(QFunction(OneHot(jnp.ones(1)), weights, upper_bound(None)))
     keys = jax.random.split(jax.random.key(0), 300)
-    best = jax.vmap(lambda k: policy(0, jnp.array([1.0, 0.0]), k))(keys)
-    tied = jax.vmap(lambda k: policy(0, jnp.array([0.0, 1.0]), k))(keys)
+    best = jax.vmap(lambda k: policy(jnp.int32(0), jnp.array([1.0, 0.0]), k))(keys)
+    tied = jax.vmap(lambda k: policy(jnp.int32(0), jnp.array([0.0, 1.0]), k))(keys)
     assert (np.asarray(best) == 2).all()
     assert np.bincount(np.asarray(tied), minlength=3).min() > 60

@@ -14,12 +14,15 @@ from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.collection import collect_episodes
 from briee.algorithms.paper.config import BrieeConfig, CollectConfig
 from briee.algorithms.paper.decoders import Encoded
+from briee.algorithms.paper.held_out_game import Level, held_out_loss, play
 from briee.algorithms.paper.lsvi import lsvi
 from briee.algorithms.paper.refits import balanced_rows, growth
 from briee.envs.lock import CombinationLock
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler, evaluate
 from briee.testing import check_agent
+from field_reads import FieldReads
+from small_runs import PAPER_READS
 
 H = 4
 
@@ -153,10 +156,29 @@ def test_practical_opens_a_lock_of_horizon_four(algorithm):
     assert returns.mean() == 1.0, f"after {int(state.episodes)} episodes the return is {returns.mean()}"
 
 
+def test_features_blind_to_the_state_are_replaced_by_ones_that_see_it():
+    """Two latent states far apart, and a next state that depends on state and action."""
+    rng, n, reads = np.random.default_rng(0), 300, FieldReads()
+    latent, action = rng.integers(0, 2, n), rng.integers(0, 2, n)
+    x = rng.normal(size=(n, 4))
+    x[:, 0] += 8.0 * latent
+    F = np.where(latent == action, 1.0, -1.0)[:, None] + 0.1 * rng.normal(size=(n, 1))
+    level = Level(x, action, F, np.arange(n) % 2, 2, 2)
+    blind = np.zeros((2, 5))
+    played = play(level, blind, [], reads.watch(BrieeConfig.practical(2).held_out))
+    assert played.accepted
+    assert held_out_loss(played.units, level) < 0.1 * held_out_loss(blind, level)
+    decoded = (x @ played.units[:, :-1].T + played.units[:, -1]).argmax(1)
+    assert max((decoded == latent).mean(), (decoded != latent).mean()) > 0.99
+    assert {"rounds", "evaluations"} <= reads.names
+
+
 def test_the_contract_holds():
-    env = CombinationLock(horizon=2, instance_seed=1)
+    env, reads = CombinationLock(horizon=2, instance_seed=1), FieldReads()
+    config = reads.watch(BrieeConfig.practical(2))
 
     def make(seed: int, **changes) -> Agent:
-        return Agent(env, algo="briee", config=replace(BrieeConfig.practical(2), **changes), seed=seed)
+        return Agent(env, algo="briee", config=replace(config, **changes), seed=seed)
 
     check_agent(make, iterations=4, many_workers=lambda seed: make(seed, workers=4))
+    assert reads.unread(config) == PAPER_READS | {"held_out.evaluations"}, "no discriminator was found yet"

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.algorithms.paper import lsvi as least_squares
 from briee.algorithms.paper.briee import BrieeAlgorithm
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.lsvi import arrival_rewards
@@ -18,7 +18,7 @@ from briee.algorithms.paper.reward_free import RewardFree, plan_reward, start_va
 from briee.algorithms.paper.reward_functions import ActionReward, as_reward, check_reward
 from briee.envs.adapters.python_file import load_from_file
 from briee.envs.lock import CombinationLock
-from briee.numerics.linalg import at_level
+from briee.numerics.linalg import at_level, ridge
 from briee.rollout.samplers import ScanSampler
 from held_out_rewards import TrueLatentReward, held_out_rewards, judge
 
@@ -120,7 +120,7 @@ def test_planning_is_lsvi_with_the_reward_as_a_function(algorithm, history, kind
         V = np.asarray(values.max(axis=1), np.float64)
 
 
-def test_many_rewards_are_planned_near_the_optimum_in_no_time(algorithm, history):
+def test_many_rewards_are_planned_near_the_optimum(algorithm, history):
     rewards = held_out_rewards(algorithm.sampler.pure, random=3)
     assert len(rewards) == 1 + 2 * H + 3
     outcomes = judge(algorithm, history[-1], rewards, "greedy")
@@ -128,15 +128,17 @@ def test_many_rewards_are_planned_near_the_optimum_in_no_time(algorithm, history
     assert max(outcome.uniform_ratio for outcome in outcomes[:5]) < 0.6, (
         "without planning they are not solved"
     )
-    assert max(outcome.plan_seconds for outcome in outcomes[1:]) < 1.0
 
 
-def test_a_new_python_function_is_planned_for_within_a_second(algorithm, history):
+def test_a_new_python_function_is_planned_for_without_another_compilation(algorithm, history, monkeypatch):
     algorithm.plan_for(history[-1], lambda level, s: jnp.zeros(4))  # compiles what all rewards share
-    start = time.perf_counter()
-    policy = algorithm.plan_for(history[-1], lambda level, s: jnp.where(jnp.arange(4) == 2, s[0] ** 2, 0.1))
-    jax.block_until_ready(policy.q.weights)
-    assert time.perf_counter() - start < 1.0
+    traced = []
+    monkeypatch.setattr(least_squares, "ridge", lambda *args: traced.append(0) or ridge(*args))
+    algorithm.plan_for(history[-1], lambda level, s: jnp.where(jnp.arange(4) == 2, s[0] ** 2, 0.1))
+    assert traced == []
+    other = replace(algorithm.config, lsvi=replace(algorithm.config.lsvi, lam=2.0))
+    RewardFree(algorithm.sampler, other).plan_for(history[-1], lambda level, s: jnp.zeros(4))
+    assert len(traced) == 1, "another regression is another program"
 
 
 def test_a_reward_of_the_decoded_state(algorithm, history):
@@ -161,8 +163,13 @@ def test_functions_of_an_action_and_of_a_file(tmp_path):
     np.testing.assert_allclose(reward(jnp.int32(1), jnp.array([3.0, 0.0])), [0, 0, 6, 0])
     values = arrival_rewards(reward, jnp.ones((2, 5, 2)))
     np.testing.assert_allclose(values[:, 0], [[0, 0, 2, 0], [0, 0, 0, 0]])
-    for place in (f"{file}:nothing", f"{file}:zero", f"{tmp_path / 'absent.py'}:go", "go"):
-        with pytest.raises(ValueError):
+    for place, sentence in (
+        (f"{file}:nothing", r"mine\.py has no function 'nothing': it has go"),
+        (f"{file}:zero", r"mine\.py has no function 'zero': it has go"),
+        (f"{tmp_path / 'absent.py'}:go", r"FILE\.py:function with a file that exists, got '.*absent\.py:go'"),
+        ("go", "with a file that exists, got 'go'"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
             load_from_file(place, "function")
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(ValueError, match="ZeroDivisionError"):

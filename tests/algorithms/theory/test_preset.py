@@ -20,6 +20,7 @@ from briee.numerics.keys import stream
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler
 from briee.testing import check_agent
+from field_reads import FieldReads
 from theory_runs import explore, mixture_regret
 
 
@@ -142,10 +143,12 @@ def test_a_full_mixture_drops_its_smallest_share():
     assert sorted(state.shares.tolist()) == [6, 18]
 
 
-def test_the_preset_is_an_agent_like_any_other():
-    config = TheoryConfig(growth=2.0)
+def test_the_preset_is_an_agent_like_any_other_and_reads_every_field():
+    reads = FieldReads()
+    config = reads.watch(TheoryConfig(growth=2.0))
     env = envs.make("finite-block")
     check_agent(lambda seed: Agent(env, algo="theory", config=config, seed=seed))
+    assert reads.unread(config) == set(config.unused)
 
 
 def test_settings_that_make_no_sense():

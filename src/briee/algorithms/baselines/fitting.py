@@ -26,8 +26,8 @@ ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "leaky_relu": jax.nn.leaky
 class Layers(eqx.Module):
     """Affine layers with an activation between them; one layer is a linear function."""
 
-    weights: tuple[Float[Array, "fan_in fan_out"], ...]
-    biases: tuple[Float[Array, " fan_out"], ...]
+    weights: tuple[Float[Array, "... _ _"], ...]
+    biases: tuple[Float[Array, "... _"], ...]
     activation: str = eqx.field(static=True, default="tanh")
 
     def __call__(self, x: Float[Array, "*n d"]) -> Float[Array, "*n out"]:

@@ -25,7 +25,7 @@ class Counts(eqx.Module):
     count: Float[Array, "H A K K"]
     reward: Float[Array, "H A K"]
 
-    def insert(self, code: Float[Array, "H+1 m K"], action, reward) -> "Counts":
+    def insert(self, code: Float[Array, "levels m K"], action, reward) -> "Counts":
         """Count the steps of m episodes."""
         chosen = jax.nn.one_hot(action, self.count.shape[1])
         count = jnp.einsum("hma,hmk,hml->hakl", chosen, code[:-1], code[1:])
@@ -55,7 +55,7 @@ class Episodes(eqx.Module):
     inserted: Int[Array, ""]
     batch: int = eqx.field(static=True)
 
-    def insert(self, code: Float[Array, "H+1 m C"], action, reward) -> "Episodes":
+    def insert(self, code: Float[Array, "levels m C"], action, reward) -> "Episodes":
         """Append m = `batch` episodes; they replace the oldest."""
         start = self.inserted % self.action.shape[1]
         put = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)  # noqa: E731

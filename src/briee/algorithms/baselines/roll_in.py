@@ -123,19 +123,19 @@ class _Detoured(eqx.Module):
 class Gathered(eqx.Module):
     """E episodes around the level of their detour, one row each."""
 
-    x: Float[Array, "E d"]
-    action: Int[Array, " E"]
-    reward: Float[Array, " E"]
+    x: Float[Array | np.ndarray, "E d"]
+    action: Int[Array | np.ndarray, " E"]
+    reward: Float[Array | np.ndarray, " E"]
     """Reward of the step at that level."""
-    next_x: Float[Array, "E d"]
-    to_go: Float[Array, " E"]
+    next_x: Float[Array | np.ndarray, "E d"]
+    to_go: Float[Array | np.ndarray, " E"]
     """Sum of the rewards from that level to the last one."""
-    end: Float[Array, "E d"]
+    end: Float[Array | np.ndarray, "E d"]
     """The observation after the last step."""
-    total: Float[Array, " E"]
+    total: Float[Array | np.ndarray, " E"]
     """Sum of all rewards."""
-    member: Int[Array, " E"]
-    reached: Float[Array, " E"]
+    member: Int[Array | np.ndarray, " E"]
+    reached: Float[Array | np.ndarray, " E"]
     """The deepest level at which an episode was still on the way to the goal; NaN if that is unknown."""
 
 
@@ -208,7 +208,7 @@ def _play(pure, policy: Detour, key, first, size: int, last) -> Gathered:
     return jax.lax.fori_loop(0, last, step, (state, seen, rows))[2]
 
 
-def _drawn(policy_keys: PRNGKeyArray, policy: Detour) -> Int[Array, " E"]:
+def _drawn(policy_keys: Key[Array, " E"], policy: Detour) -> Int[Array, " E"]:
     """The member of each episode, as `choose_action` draws it."""
     draw = lambda key: jax.random.randint(jax.random.fold_in(key, MEMBER), (), 0, policy.size)  # noqa: E731
     return jax.vmap(draw)(policy_keys)

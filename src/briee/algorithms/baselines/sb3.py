@@ -30,7 +30,7 @@ from briee.rollout.host import HostSampler
 class Sb3Policy(eqx.Module):
     """A policy network of Stable-Baselines3: (weight, bias) and the activation of each layer."""
 
-    layers: list[tuple[Float[Array, "rows columns"], Float[Array, " rows"]]]
+    layers: list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]
     activations: tuple[str, ...] = eqx.field(static=True)
     greedy: bool = eqx.field(static=True)
 

@@ -47,8 +47,8 @@ class EfficientState(eqx.Module):
     strata: Strata
     decoder: StateDecoder
     plan: CellPlan
-    growth: Float[Array, " H+1"]
-    objective: Float[Array, " H+1"]
+    growth: Float[Array, " decoders"]
+    objective: Float[Array, " decoders"]
     levels_refit: Int[np.ndarray, ""]
     explore_return: Float[Array, ""]
     reached_level: Float[Array, ""]

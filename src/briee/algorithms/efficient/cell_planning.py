@@ -43,7 +43,7 @@ def count_cells(
 
 def discovery_curve(
     counts: Float[Array, "*cells L"], max_tries: int, prior_cells: float
-) -> Float[Array, " max_tries+1"]:
+) -> Float[Array, " {max_tries}+1"]:
     """u_n, the probability that a cell tried n times shows a new successor at the next try; u_0 = 1.
 
     Let N tries of a cell come in random order, N_j of them leading to j. Try n + 1 leads to a successor not
@@ -66,7 +66,7 @@ def discovery_curve(
     return jnp.concatenate([jnp.ones(1), jax.lax.cummin(jax.lax.map(at, tries))])
 
 
-def trial_values(counts: Float[Array, "*cells L"], explore: ExploreConfig) -> Float[Array, " max_tries+1"]:
+def trial_values(counts: Float[Array, "*cells L"], explore: ExploreConfig) -> Float[Array, " n"]:
     """The value of trying a cell again after n = 0, 1, ... tries, by the rule of `explore`."""
     n = jnp.arange(explore.max_tries + 1)
     if explore.rule == "tries":

@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 def objective(
-    parameters: Float[Array, " K*(d+1)"], problem: Problem, lam: float, decay: float
+    parameters: Float[Array, " numbers"], problem: Problem, lam: float, decay: float
 ) -> Float[Array, ""]:
     """J(A, b) = [sum_i ||F_i - W_{a_i}^T psi(x_i)||^2 + lam ||W||^2] / n          (forward)
                + [sum_i m_i ||X_i - U^T psi(x_i)||^2 + lam ||U||^2] / n            (compact)
@@ -71,9 +71,9 @@ def objective(
 
 
 def unpack(
-    parameters: Float[Array, " K*(d+1)"], dimension: int
+    parameters: Float[Array, " numbers"], dimension: int
 ) -> tuple[Float[Array, "K d"], Float[Array, " K"]]:
-    """Weights A and biases b."""
+    """Weights A and biases b, from K (d + 1) numbers."""
     matrix = parameters.reshape(-1, dimension + 1)
     return matrix[:, :-1], matrix[:, -1]
 
@@ -172,7 +172,11 @@ def subspace(
 
 
 def solve(
-    problem: Problem, old: Float[Array, "K d+1"], fitted: Bool[Array, ""], key: PRNGKeyArray, fit: FitConfig
+    problem: Problem,
+    old: Float[Array, "K numbers"],
+    fitted: Bool[Array, ""],
+    key: PRNGKeyArray,
+    fit: FitConfig,
 ) -> tuple[Float[Array, "K d"], Float[Array, " K"], Float[Array, ""]]:
     """The best of three local minima and its objective: from the old decoder, if it was fitted, from k-means,
     and from a random decoder."""

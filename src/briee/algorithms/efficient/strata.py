@@ -92,16 +92,19 @@ def choose_slots(
 
 def insert(
     strata: Strata,
-    observation: Float[Array, "E H+1 D"],
+    observation: Float[Array, "E levels D"],
     action: Int[Array, "E H"],
     reward: Float[Array, "E H"],
-    label: Int[Array, "E H+1"],
+    label: Int[Array, "E levels"],
     key: PRNGKeyArray,
     num_groups: int,
     num_actions: int,
     stratified: bool = True,
 ) -> tuple[Strata, Int[Array, "H E"]]:
-    """Offer every transition of E episodes to its level; also returns the size of its stratum just before."""
+    """Offer every transition of E episodes to its level; also returns the size of its stratum just before.
+
+    There are observations and labels of H + 1 levels.
+    """
     priority = jax.random.uniform(key, action.shape)
     rows = (observation[:, :-1], observation[:, 1:], action, reward, priority, label[:, :-1], label[:, 1:])
     new = Strata(*(jnp.swapaxes(x, 0, 1) for x in rows))

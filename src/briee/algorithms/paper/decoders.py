@@ -32,9 +32,9 @@ class Decoder(eqx.Module):
     """psi(s) = softmax((network(s) + bias) / tau); Section 5 of the paper with a linear network, no bias."""
 
     network: eqx.Module
-    temperature: Float[Array, ""]
+    temperature: Float[Array, "*levels"]
     standard: Standard | None = None
-    bias: Float[Array, " K"] | None = None
+    bias: Float[Array, "*levels K"] | None = None
 
     def logits(self, observation: Float[Array, "..."]) -> Float[Array, " K"]:
         """Unscaled scores of the K latent states, for one observation."""

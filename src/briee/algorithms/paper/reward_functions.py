@@ -24,17 +24,20 @@ class LatentReward(eqx.Module):
     decoder: Any
     function: Reward
 
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
+    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, "..."]:
         return self.function(level, at_level(self.decoder, level)(observation))
 
 
 class ActionReward(eqx.Module):
-    """A reward of all actions at once from a function (level, observation, action) -> number."""
+    """A reward of all actions at once from a function (level, observation, action) -> number.
+
+    `check_reward` refuses functions with which the result is not [A].
+    """
 
     function: Callable[..., Any]
     num_actions: int = eqx.field(static=True)
 
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
+    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, "..."]:
         actions = jnp.arange(self.num_actions)
         values = jax.vmap(lambda action: jnp.asarray(self.function(level, observation, action)))(actions)
         return values.astype(jnp.float32)
@@ -45,7 +48,7 @@ class Floats(eqx.Module):
 
     function: Callable[..., Any]
 
-    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
+    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, "..."]:
         return jnp.asarray(self.function(level, observation), jnp.float32)
 
 

@@ -7,11 +7,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from briee.algorithms.paper.whitening import White, shrunk_whitening
 
-Units = Float[np.ndarray, "K D+1"]
+Units = Float[np.ndarray, "K columns"]
 """[A, b] of psi = softmax(A s + b): one unit per latent state."""
 
 APART = 4.0  # standard deviations between parts that are different clusters
@@ -56,7 +56,7 @@ def random_units(rng: np.random.Generator, num_units: int, dimension: int) -> Un
 
 
 def prototypes(
-    centres: Float[np.ndarray, "K D"], size: Float[np.ndarray, " K"], dimension: int, tau: float
+    centres: Float[np.ndarray, "K D"], size: Shaped[np.ndarray, " K"], dimension: int, tau: float
 ) -> Units:
     """Units of a Gaussian mixture with equal weights and covariance tau I, in coordinates with noise I.
 

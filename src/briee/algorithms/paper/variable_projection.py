@@ -18,7 +18,7 @@ DECAY = 0.02  # of the squared weights of the decoder, on the same sum: keeps th
 
 
 def projected_loss(
-    M: Float[Array, " K*(d+1)"],
+    M: Float[Array, " numbers"],
     z: Float[Array, "n d"],
     action: Float[Array, "n A"],
     weight: Float[Array, " n"],
@@ -42,13 +42,13 @@ def projected_loss(
 
 @quick_jit
 def best_units(
-    starts: Float[ArrayLike, "S K d+1"],
+    starts: Float[ArrayLike, "S K columns"],
     z: Float[ArrayLike, "n d"],
     action: Float[ArrayLike, "n A"],
     weight: Float[ArrayLike, " n"],
     F: Float[ArrayLike, "n T"],
     evaluations: int,
-) -> Float[Array, "K d+1"]:
+) -> Float[Array, "K columns"]:
     """The best of the local minima from these starts, by L-BFGS."""
     z, action, weight, F, starts = (jnp.asarray(array) for array in (z, action, weight, F, starts))
     loss = partial(projected_loss, z=z, action=action, weight=weight, F=F)

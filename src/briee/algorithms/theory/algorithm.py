@@ -45,7 +45,7 @@ class TheoryState(eqx.Module):
 class TablePolicy(eqx.Module):
     """The best action of a table for the observation, a one-hot vector; ties are broken at random."""
 
-    table: Float[Array, "H S A"]
+    table: Float[Array, "*M H S A"]
 
     def __call__(self, level, observation, key) -> Int[Array, ""]:
         row = self.table[level, jnp.argmax(observation)]
