@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from beartype import BeartypeConf, beartype
-from jaxtyping import AbstractArray
+from jaxtyping import AbstractArray, Array, Shaped
 
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
@@ -22,9 +22,9 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_scalars(hint: Any) -> Any:
-    """NumPy's arrays without axes become scalars in arithmetic; they are welcome where such an array is."""
+    """Also for NumPy's arrays without axes: scalars, as arithmetic makes them, and JAX's, if it is traced."""
     numpy = isinstance(hint, type) and issubclass(hint, AbstractArray) and hint.array_type is np.ndarray
-    return hint | np.number if numpy and not hint.dims else hint
+    return hint | np.number | Shaped[Array, ""] if numpy and not hint.dims else hint
 
 
 def names_an_array(hint: Any) -> bool:

@@ -259,7 +259,7 @@ def test_foreign_and_hostile_files_are_refused_with_one_sentence(learned, tmp_pa
         (spec(algorithm="subprocess:Popen"), "unknown algorithm 'subprocess:Popen'"),
         (spec(env_arguments={"horizon": 3}), "horizon"),
         (spec(config={"unknown": 1}), "unknown configuration field 'unknown'"),
-        (spec(config={"features": {"num_latents": 10**12}}), "is expected"),
+        (spec(config={"features": {"num_latents": 10**12}}), "another algorithm or configuration"),
         (spec(config={"features": {"num_latents": "three"}}), "str"),
         (lambda about: about.pop("progress"), "not a saved agent"),
         (lambda about: about.pop("spec"), "'spec'"),

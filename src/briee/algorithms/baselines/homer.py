@@ -41,10 +41,10 @@ class Classifier(eqx.Module):
 class Stored(eqx.Module):
     """The transitions of every level, for fitted Q iteration."""
 
-    x: Float[Array, "H n d"]
-    action: Int[Array, "H n"]
-    reward: Float[Array, "H n"]
-    next_x: Float[Array, "H n d"]
+    x: Float[Array, "*H n d"]
+    action: Int[Array, "*H n"]
+    reward: Float[Array, "*H n"]
+    next_x: Float[Array, "*H n d"]
 
 
 class HomerState(AttemptState):

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from briee.algorithms.baselines.fitting import Layers
 from briee.compute import available_cores
@@ -221,6 +221,7 @@ def _members(key, episodes: int, policy: Detour) -> Int[Array, " E"]:
 
 def _rows(data: Trajectories, level: int, last: int, member, reached) -> Gathered:
     """The rows of complete trajectories."""
+    data = jax.tree.map(jnp.asarray, data)
     flat = lambda t: data.observation[:, t].reshape(len(member), -1)  # noqa: E731
     return Gathered(
         x=flat(level),
