@@ -123,19 +123,19 @@ class _Detoured(eqx.Module):
 class Gathered(eqx.Module):
     """E episodes around the level of their detour, one row each."""
 
-    x: Float[Array | np.ndarray, "E d"]
-    action: Int[Array | np.ndarray, " E"]
-    reward: Float[Array | np.ndarray, " E"]
+    x: Float[Array, "E d"]
+    action: Int[Array, " E"]
+    reward: Float[Array, " E"]
     """Reward of the step at that level."""
-    next_x: Float[Array | np.ndarray, "E d"]
-    to_go: Float[Array | np.ndarray, " E"]
+    next_x: Float[Array, "E d"]
+    to_go: Float[Array, " E"]
     """Sum of the rewards from that level to the last one."""
-    end: Float[Array | np.ndarray, "E d"]
+    end: Float[Array, "E d"]
     """The observation after the last step."""
-    total: Float[Array | np.ndarray, " E"]
+    total: Float[Array, " E"]
     """Sum of all rewards."""
-    member: Int[Array | np.ndarray, " E"]
-    reached: Float[Array | np.ndarray, " E"]
+    member: Int[Array, " E"]
+    reached: Float[Array, " E"]
     """The deepest level at which an episode was still on the way to the goal; NaN if that is unknown."""
 
 
