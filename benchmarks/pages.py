@@ -60,10 +60,13 @@ def readme() -> str:
         known = f"{published[H]:,} (MusIK)" if H in published else "a figure (BRIEE)"
         briee = [
             [row for row in runs("fig1b") if row["label"] == f"briee {preset}" and row["horizon"] == str(H)]
-            for preset in ("paper", "released")
+            for preset in ("practical", "paper", "released")
         ]
         rows.append([str(H), known, f"**{count(median(solved(own)))}** ({seconds:.0f} s)", *map(_few, briee)])
-    names = ("`--algo efficient`", "`--algo briee`, preset `paper`", "`--algo briee`, preset `released`")
+    names = (
+        "`efficient`",
+        *(f"Algorithm 1, preset `{preset}`" for preset in ("practical", "paper", "released")),
+    )
     return table(["horizon", "published", *(f"ours, {name}" for name in names)], rows)
 
 
