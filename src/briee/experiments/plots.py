@@ -9,7 +9,7 @@ import numpy as np
 
 from briee.training.directory import Table
 
-COLOURS = [f"C{i}" for i in range(10) if i != 7]
+COLOURS = [*(f"C{i}" for i in range(10) if i != 7), "black", "navy", "darkgreen", "goldenrod"]
 """Matplotlib's colours but grey, which published numbers have."""
 
 
