@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -31,7 +32,8 @@ def exact_rows(block, level: int) -> Gathered:
     count = np.round(joint.ravel() * 1e4).astype(int)
     x, a, after = (np.repeat(part, count) for part in (x, a, after))
     eye, zero = np.eye(joint.shape[0]), np.zeros(len(x))
-    return Gathered(eye[x], a, block.reward[level][x, a], eye[after], zero, eye[after], zero, a, zero)  # type: ignore[arg-type]
+    rows = (eye[x], a, block.reward[level][x, a], eye[after], zero, eye[after], zero, a, zero)
+    return Gathered(*map(jnp.asarray, rows))
 
 
 def test_elimination_finds_the_exact_bellman_errors():
