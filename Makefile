@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ONE_THREAD := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help demo test test-all mutants test-pythons test-oldest lint format tables bench clean
+.PHONY: help demo test test-all mutants test-pythons test-oldest lint format tables docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ format: $(VENV)/.installed-dev  ## let ruff lay out the code
 tables: $(VENV)/.installed  ## write the numbers of results/ into README.md and docs/
 	$(BIN)/python benchmarks/pages.py
 	$(BIN)/briee leaderboard
+
+docs: $(VENV)/.installed-dev  ## build the documentation site in build/site; a broken link is an error
+	$(BIN)/python docs/site.py
 
 bench: $(VENV)/.installed  ## speed against the machine's own limit
 	$(BIN)/briee bench

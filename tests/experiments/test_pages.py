@@ -46,7 +46,8 @@ def test_every_digit_of_a_mark_counts(page):
 
 
 def test_the_pages_with_results_are_marked():
-    names = {"README.md", "results.md", "efficient.md", "deviations.md", "performance.md", "stationary.md"}
+    names = {"README.md", "results.md", "efficient_measurements.md", "efficient_ablation.md"}
+    names |= {"deviations.md", "performance.md", "stationary.md"}
     assert names <= {page.name for page in MARKED}
     for mark in ("<!--=", "<!--/-->", "<!-- table", "<!-- /table"):
         for page in MARKED:
@@ -54,7 +55,9 @@ def test_the_pages_with_results_are_marked():
             assert mark not in left, f"{page.name} has an incomplete mark"
 
 
-@pytest.mark.parametrize("name", ["README.md", "results.md", "efficient.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "results.md", "efficient.md", "efficient_measurements.md", "efficient_ablation.md"]
+)
 def test_no_result_stands_outside_the_marks(name):
     (page,) = (page for page in pages.PAGES if page.name == name)
     text = page.read_text()
