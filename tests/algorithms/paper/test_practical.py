@@ -1,7 +1,9 @@
 """The preset `practical`: its collection, its bonus rule, its contract, and that it opens a lock."""
 
 from dataclasses import replace
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,9 @@ from briee.algorithms.paper.decoders import Encoded
 from briee.algorithms.paper.held_out_game import Level, held_out_loss, play
 from briee.algorithms.paper.lsvi import lsvi
 from briee.algorithms.paper.refits import balanced_rows, growth
+from briee.envs.block import BlockState
 from briee.envs.lock import CombinationLock
+from briee.envs.random_block import RandomBlockMDP
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler, evaluate
 from briee.testing import check_agent
@@ -55,9 +59,9 @@ def test_every_transition_is_kept_and_half_of_the_episodes_deviate_once():
 
 
 def test_an_update_collects_in_rounds_and_keeps_all_rows(algorithm, updated):
-    assert int(updated.episodes) == 30
-    assert int(updated.env_steps) == 30 * H
-    np.testing.assert_array_equal(updated.buffers.inserted, [30] * H)
+    assert int(updated.episodes) == 20
+    assert int(updated.env_steps) == 20 * H
+    np.testing.assert_array_equal(updated.buffers.inserted, [20] * H)
     before = algorithm.init(jax.random.key(0))
     assert jax.tree.structure(before) == jax.tree.structure(updated)
     np.testing.assert_array_equal(updated.growth, np.zeros(H))  # every level was learned
@@ -148,7 +152,7 @@ def test_a_balanced_sample_has_the_newest_rows_and_the_rare_ones():
 
 def test_practical_opens_a_lock_of_horizon_four(algorithm):
     state = algorithm.init(jax.random.key(7))
-    for _ in range(14):
+    for _ in range(20):
         state = algorithm.update(state)
         returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(99), 100)
         if returns.mean() == 1.0:
@@ -171,6 +175,49 @@ def test_features_blind_to_the_state_are_replaced_by_ones_that_see_it():
     decoded = (x @ played.units[:, :-1].T + played.units[:, -1]).argmax(1)
     assert max((decoded == latent).mean(), (decoded != latent).mean()) > 0.99
     assert {"rounds", "evaluations"} <= reads.names
+
+
+class LowRank(RandomBlockMDP):
+    """A random low-rank MDP: the latent state is resampled from softmax(scores / tau) before each step, and
+    the reward is linear in these soft features."""
+
+    temperature: float = eqx.field(static=True)
+
+    def __init__(self, temperature: float, **arguments: Any):
+        super().__init__(**arguments)
+        self.temperature = temperature
+
+    def psi(self, state: BlockState) -> jax.Array:
+        return jax.nn.softmax(self.emission.scores(state.level, state.emission) / self.temperature)
+
+    def transition(self, state, action, rng):
+        resample, rest = jax.random.split(rng)
+        source = jax.random.categorical(resample, jnp.log(self.psi(state))).astype(jnp.int32)
+        return super().transition(BlockState(source, state.level, state.emission), action, rest)
+
+    def reward(self, state, action, next_state, rng):
+        return self.reward_table[state.level, :, action] @ self.psi(state)
+
+    @property
+    def optimal_return(self) -> float:
+        """By dynamic programming, with many draws of the soft features of each latent state."""
+        Z = self.num_latents
+        noise = np.random.default_rng(0).normal(size=(4096, Z)) * np.asarray(self.emission.std[:Z])
+        weights = np.exp((np.eye(Z)[:, None] + noise) / self.temperature)
+        return self.latent_model().optimal_return(weights / weights.sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.5])
+def test_practical_solves_a_random_low_rank_mdp(temperature):
+    env = LowRank(temperature, horizon=6, num_latents=4, num_actions=4, instance_seed=31)
+    config = BrieeConfig.practical(6)
+    config = replace(config, features=replace(config.features, num_latents=4))
+    algorithm = BrieeAlgorithm(ScanSampler(env), config)
+    state = algorithm.init(jax.random.key(0))
+    for _ in range(15):
+        state = algorithm.update(state)
+    returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 2000)
+    assert returns.mean() > 0.95 * env.optimal_return
 
 
 def test_the_contract_holds():

@@ -145,6 +145,9 @@ class HeldOutConfig:
     deviations of the noise."""
     white_softness: float = 4.0
     """The same for clusters in white coordinates."""
+    share: float = 1 / 3
+    """Share of the games that are played although new clusters and the old features split the rows in the
+    same way: the others would most likely change nothing."""
     least_rows: int = 100
     """With fewer rows the first features are kept: there is nothing to hold out."""
     folds: int = 3
@@ -172,6 +175,7 @@ class HeldOutConfig:
         )
         require(self, ">= 2", "folds")
         require(self, "> 0", "softness", "white_softness")
+        require(self, ">= 0", "share")
 
 
 @dataclass(frozen=True)
@@ -265,9 +269,9 @@ class BrieeConfig(AlgorithmConfig):
         lam = (alpha / cap) ** 2
         return cls(
             bonus=BonusConfig(alpha=alpha, cap=cap, covariance="all", lam=lam),
-            collect=CollectConfig(buffer_size=4_000, episodes=30, rounds=3, deviating=0.5),
+            collect=CollectConfig(buffer_size=4_000, episodes=20, rounds=2, deviating=0.5),
             features=FeatureConfig(bias=True, first_temperature=1.0),
-            replearn=RepLearnConfig(solver="held_out", rows="all", growth=5.0),
+            replearn=RepLearnConfig(solver="held_out", rows="all", growth=2.0),
             held_out=HeldOutConfig(rounds=4),
             lsvi=LSVIConfig(lam=lam, rows="all"),
         )

@@ -96,9 +96,8 @@ class Game:
             delta = own[:, columns] - held_out_errors(
                 [psi(rival, self.level.x) for rival in rivals], self.level, F[:, columns]
             )
-            gap = delta.sum(0)
+            gap, clear = delta.sum(0), clearly_positive(delta, config)
             largest = max(largest, float(gap.max()))
-            clear = gap > np.maximum(config.gain, config.z * np.sqrt((delta**2).sum(0)))
             if clear.any():
                 best = int(np.argmax(np.where(clear, gap, -np.inf)))
                 return columns[best], float(gap[best])
@@ -221,9 +220,19 @@ def held_out_errors(
     return errors
 
 
+def clearly_positive(delta: Float[np.ndarray, "n *T"], config: HeldOutConfig) -> Bool[np.ndarray, "*T"]:
+    """Whether differences of held-out errors, summed over rows, exceed `gain` and `z` standard errors."""
+    return delta.sum(0) > np.maximum(config.gain, config.z * np.sqrt((delta**2).sum(0)))
+
+
+def row_errors(units: Units, level: Level) -> Float[np.ndarray, " n"]:
+    """The held-out errors of rows, summed over all f."""
+    return held_out_errors([psi(units, level.x)] * level.num_folds, level, level.F).sum(1)
+
+
 def held_out_loss(units: Units, level: Level) -> float:
     """The held-out loss over all f."""
-    return float(held_out_errors([psi(units, level.x)] * level.num_folds, level, level.F).sum())
+    return float(row_errors(units, level).sum())
 
 
 def residuals(

@@ -16,7 +16,15 @@ from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.decoders import Decoder
 from briee.algorithms.paper.discriminator_class import candidates
-from briee.algorithms.paper.held_out_game import Level, Played, held_out_loss, play
+from briee.algorithms.paper.held_out_game import (
+    Level,
+    Played,
+    agreement,
+    clearly_positive,
+    held_out_loss,
+    play,
+    row_errors,
+)
 from briee.algorithms.paper.networks import Linear
 from briee.algorithms.paper.refits import balanced_rows, host_generator
 from briee.algorithms.paper.starts import (
@@ -70,14 +78,17 @@ def learn(
 ) -> Played:
     """Algorithm 2 on a sample of rows, from the features `first` or from the best of several starts.
 
-    If the game changed the features, it is played again in other white coordinates: what is told apart now
-    shows the noise more clearly.
+    If clusters and old features agree, only a share of the games is played. If a game changed the features,
+    it is played again in other white coordinates: what is told apart now shows the noise more clearly.
     """
     s, total = sample.s, 0
     white = purest_scatter(s, labels(old, s))
     clusters = clustered_starts(s, white, len(old), config)
     played = Played(clusters[0], 0.0, 1, True)
     if config.rounds == 0 or len(s) < config.least_rows:
+        return played
+    confirmed = agreement(labels(clusters[0], s), labels(old, s)) > 1 - 2 / len(s)
+    if first is None and confirmed and rng.uniform() > config.share:
         return played
     psi_after = None if old_after is None else psi(old_after, sample.after)
     y = purest_scatter(sample.after, None if psi_after is None else psi_after.argmax(1))(sample.after)
@@ -123,10 +134,11 @@ def clustered_starts(s: Float[np.ndarray, "n D"], white: White, K: int, config: 
 def best_start(level: Level, starts: Sequence[Units], config: HeldOutConfig) -> Units:
     """The first start, unless another one is clearly better by the game's own objective."""
     best, *others = starts
-    loss = held_out_loss(best, level)
+    errors = row_errors(best, level)
     for units in others:
-        if (other := held_out_loss(units, level)) < loss - config.gain:
-            best, loss = units, other
+        other = row_errors(units, level)
+        if clearly_positive(errors - other, config):
+            best, errors = units, other
     return best
 
 
