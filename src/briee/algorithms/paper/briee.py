@@ -252,8 +252,18 @@ class BrieeAlgorithm(Algorithm[B]):
 
     def plan(self, state: B, bonus: Bonus) -> B:
         """Alg. 1, l. 7: LSVI with the bonus, for exploration, and without it."""
-        codes = encode(state.decoder, state.buffers.rows)
-        optimistic, greedy = (self.q_function(state.decoder, codes, b) for b in (bonus, None))
+        rows, decoder, config, A = (
+            state.buffers.rows,
+            state.decoder,
+            self.config.lsvi,
+            self.sampler.num_actions,
+        )
+        if state.growth is None:
+            plans = (lsvi(rows, decoder, config.lam, A, b, clip=config.clip) for b in (bonus, None))
+        else:  # as in each round; it rounds differently, so the numbers of stored runs need the other way
+            codes = encode(decoder, rows)
+            plans = (self.q_function(decoder, codes, b) for b in (bonus, None))
+        optimistic, greedy = plans
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
 
     def q_function(self, decoder: Decoder, codes: Transitions, bonus: Bonus | None) -> QFunction:

@@ -222,7 +222,7 @@ def held_out_errors(
 
 def clearly_positive(delta: Float[np.ndarray, "n *T"], config: HeldOutConfig) -> Bool[np.ndarray, "*T"]:
     """Whether differences of held-out errors, summed over rows, exceed `gain` and `z` standard errors."""
-    return delta.sum(0) > np.maximum(config.gain, config.z * np.sqrt((delta**2).sum(0)))
+    return np.asarray(delta.sum(0) > np.maximum(config.gain, config.z * np.sqrt((delta**2).sum(0))))
 
 
 def row_errors(units: Units, level: Level) -> Float[np.ndarray, " n"]:
