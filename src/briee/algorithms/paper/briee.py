@@ -252,24 +252,18 @@ class BrieeAlgorithm(Algorithm[B]):
 
     def plan(self, state: B, bonus: Bonus) -> B:
         """Alg. 1, l. 7: LSVI with the bonus, for exploration, and without it."""
-        rows, decoder, config, A = (
-            state.buffers.rows,
-            state.decoder,
-            self.config.lsvi,
-            self.sampler.num_actions,
-        )
-        if state.growth is None:
-            plans = (lsvi(rows, decoder, config.lam, A, b, clip=config.clip) for b in (bonus, None))
-        else:  # as in each round; it rounds differently, so the numbers of stored runs need the other way
-            codes = encode(decoder, rows)
-            plans = (self.q_function(decoder, codes, b) for b in (bonus, None))
-        optimistic, greedy = plans
+        rows, psi = state.buffers.rows, state.decoder
+        if state.growth is not None:  # the rounds planned with codes, which round differently
+            rows, psi = encode(psi, rows), Encoded()
+        optimistic, greedy = (self.q_function(state.decoder, rows, psi, b) for b in (bonus, None))
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
 
-    def q_function(self, decoder: Decoder, codes: Transitions, bonus: Bonus | None) -> QFunction:
-        """Algorithm 3 on encoded rows."""
+    def q_function(
+        self, decoder: Decoder, rows: Transitions, psi: Decoder | Encoded, bonus: Bonus | None
+    ) -> QFunction:
+        """Algorithm 3 on rows whose features are `psi`, for a policy that decodes with `decoder`."""
         config, A = self.config.lsvi, self.sampler.num_actions
-        q = lsvi(codes.only(config.rows), Encoded(), config.lam, A, bonus, clip=config.clip)
+        q = lsvi(rows.only(config.rows), psi, config.lam, A, bonus, clip=config.clip)
         return replace(q, decoder=decoder)
 
     def replan(self, state: B, codes: Transitions) -> B:
@@ -278,7 +272,8 @@ class BrieeAlgorithm(Algorithm[B]):
         assert state.growth is not None
         assert before is not None
         grown = state.growth + growth(before, bonus)
-        return replace(state, optimistic=self.q_function(state.decoder, codes, bonus), growth=grown)
+        optimistic = self.q_function(state.decoder, codes, Encoded(), bonus)
+        return replace(state, optimistic=optimistic, growth=grown)
 
     def policy(self, state: B, kind: PolicyKind = "greedy") -> Policy:
         """The last plan without bonus, the one with bonus, which collects data, or Theorem 1's mixture."""
