@@ -157,14 +157,13 @@ def test_an_unknown_fingerprint_is_measured_at_its_commit_once(tmp_path, monkeyp
 
 @pytest.mark.slow
 def test_a_fingerprint_tells_an_edited_algorithm(tmp_path):
-    """The same source twice, and once with another width of the bonus."""
+    """The same source twice, and once with another regularisation."""
     own = measure("lsvi-ucb paper")
     shutil.copytree(fingerprint.SOURCE / "src", tmp_path / "src")
     assert measure("lsvi-ucb paper", tmp_path) == own
     edited = tmp_path / "src" / "briee" / "algorithms" / "baselines" / "config.py"
-    before = "(50 if dense else 5), clip=float(horizon))"
-    assert before in edited.read_text()
-    edited.write_text(edited.read_text().replace(before, before.replace("5)", "6)")))
+    assert "lam: float = 1.0" in edited.read_text()
+    edited.write_text(edited.read_text().replace("lam: float = 1.0", "lam: float = 1.01"))
     assert measure("lsvi-ucb paper", tmp_path) != own
 
 

@@ -35,14 +35,15 @@ WORLD = "lock --horizon 3 --seed 7 --evaluation.streak 1000"
 """The streak keeps a run from ending when it is solved."""
 _GAME = "--episodes 450 --replearn.rounds 4 --collect.buffer-size 300 --workers 1"
 _FIT = "--episodes 400 --strata.rows 200 --strata.fit-rows 128 --workers 1"
+_LSVI = "--episodes 600 --episodes-per-update 20 --buffer-size 500"
 _PPO = "--episodes 400 --workers 20 --minibatch 20 --rounds 2"
 TINY = {
     "efficient": _FIT,
     "stationary": f"{_FIT} --num-latents 9",
     "briee": _GAME,
     "reward-free": _GAME,
-    "lsvi-ucb": "--episodes 1000",
-    "lsvi-ucb-rff": "--episodes 1000 --dimension 20 --buffer-size 2000",
+    "lsvi-ucb": _LSVI,
+    "lsvi-ucb-rff": f"{_LSVI} --dimension 20",
     "ppo": _PPO,
     "ppo-rnd": _PPO,
 }

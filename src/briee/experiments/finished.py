@@ -52,7 +52,8 @@ class Existing:
         for table in sorted(root.glob("*/runs.csv")):
             for row in read_table(table):
                 if set(RUN_COLUMNS) <= set(row):  # else the table is of another kind
-                    self._add(Found(row, table.parent, False))
+                    numerics = self.fingerprints.of(row) or row["numerics"]
+                    self._add(Found(row | {"numerics": numerics}, table.parent, False))
         beside = (path.parent for path in root.glob("*/*/config.json"))
         given = (path.parent for folder in further for path in folder.rglob("config.json"))
         for run_dir in (*sorted(beside), *sorted(given)):
