@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from briee.envs.lock import CombinationLock
 from briee.numerics.keys import stream
 from briee.protocols import Policy, PolicyKind
 from briee.rollout.samplers import ScanSampler
-from briee.training.directory import close_manifest, make_manifest
+from briee.training.directory import close_manifest, make_manifest, read_table
 from theory_report import write_rounded
 
 SAMPLES = 200
@@ -148,10 +148,19 @@ def main(argv: list[str] | None = None) -> None:
                 found = judge(algorithm, state, rewards, kind)
                 ratios = [outcome.ratio for outcome in found]
                 print(f"  {kind}: worst {min(ratios):.3f}, mean {np.mean(ratios):.3f}", file=sys.stderr)
-                history += [outcome._asdict() for outcome in found]
-    name = f"lock_h{args.horizon}_seed{args.seed}"
-    write_rounded(args.out / f"{name}.csv", history)
-    (args.out / f"{name}_manifest.json").write_text(json.dumps(close_manifest(manifest), indent=2) + "\n")
+                history += [{"horizon": args.horizon, "seed": args.seed} | one._asdict() for one in found]
+    write(args.out, history, close_manifest(manifest))
+
+
+def write(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> None:
+    """The table and the manifests in a folder, with these rows of one run instead of its earlier ones."""
+    table, manifests = folder / "held_out.csv", folder / "manifest.json"
+    key = [str(rows[0][name]) for name in ("horizon", "seed")]
+    others = read_table(table) if table.exists() else []
+    write_rounded(table, [row for row in others if [row["horizon"], row["seed"]] != key] + rows)
+    known = json.loads(manifests.read_text()) if manifests.exists() else {}
+    known["h{}_seed{}".format(*key)] = manifest
+    manifests.write_text(json.dumps(known, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""An environment and settings that learn little, but fast."""
+"""An environment and settings that learn little, but fast; line 6 of Algorithm 1 on given data."""
 
 from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import jax
 
-from briee.algorithms.paper.config import BrieeConfig
+from briee.algorithms.bonus import Bonus, exploration_bonus
+from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.config import BonusConfig, BrieeConfig
 
 H, A = 2, 3
 
@@ -44,3 +47,10 @@ PAPER_READS = {
     "replearn.patience", "replearn.rounds", "replearn.start", "replearn.wait_for_rival",
 }  # fmt: skip
 """Fields that only the presets `paper` and `released` read: RepLearn by gradient steps."""
+
+
+def bonus_of(data: Transitions, decoder, config: BonusConfig, lam: float, num_actions: int) -> Bonus:
+    """Line 6 of Algorithm 1 on this data."""
+    psi = jax.lax.map(lambda level: jax.vmap(level[0])(level[1]), (decoder, data.observation))
+    counted = data.counted(config.covariance)
+    return exploration_bonus(psi, data.action, counted, num_actions, lam, config.alpha, config.cap)

@@ -1,7 +1,6 @@
-"""The README and the documents keep their word: examples run, commands are understood.
+"""The README and the documents keep their word: examples run, commands are understood, tables are true."""
 
-The examples of docs/environments.md are run by tests/envs/test_docs.py.
-"""
+from __future__ import annotations
 
 import ast
 import importlib
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from briee import envs
 from briee.agent.agent import Agent
 from briee.algorithms.registry import ALGORITHMS
 from briee.cli import COMMANDS
@@ -26,7 +26,8 @@ from small_runs import tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN_ELSEWHERE = {"environments.md"}
+RUN_ALONE = {"environments.md"}
+"""Each block of it runs in a namespace of its own."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -47,7 +48,7 @@ def commands(page: Path) -> list[str]:
     return [*shown, *(line for line in said if not re.search(r"\b(ENV|DIR|FILE|NAME|K)\b|…|\.\.\.|\|", line))]
 
 
-WITH_EXAMPLES = [page for page in PAGES if examples(page) and page.name not in RUN_ELSEWHERE]
+WITH_EXAMPLES = [page for page in PAGES if examples(page) and page.name not in RUN_ALONE]
 COMMAND_LINES = sorted({line.strip() for page in PAGES for line in commands(page)})
 
 
@@ -151,3 +152,100 @@ def test_published_costs_of_checkpoints_are_those_measured():
     assert f"{paper['seconds_write_processor']:.1f} s of the processors" in said
     assert efficient["share_of_run"] < 0.1
     assert f"{efficient['share_of_run']:.1%} of its time".replace("%", " %") in said
+
+
+ENVIRONMENTS = (ROOT / "docs" / "environments.md").read_text()
+BLOCKS = examples(ROOT / "docs" / "environments.md")
+
+
+@pytest.mark.parametrize("index", range(len(BLOCKS)))
+def test_code_on_the_page_runs(index, capsys):
+    scope: dict = {"__name__": "page"}
+    exec(compile(BLOCKS[index], f"docs/environments.md, block {index}", "exec"), scope)
+    if "data" in scope:
+        assert scope["data"].observation.shape == (100, 11, 9)
+        assert "(100, 11, 9)" in capsys.readouterr().out
+
+
+def test_bringing_an_environment_takes_less_than_forty_lines():
+    example = next(block for block in BLOCKS if "class Corridor" in block)
+    assert len(example.strip().splitlines()) < 40
+
+
+def test_the_table_lists_what_is_registered():
+    rows = [
+        line.split("|")[1:7]
+        for line in ENVIRONMENTS.splitlines()
+        if line.startswith("| `") and "briee/" in line
+    ]
+    listed = {row[0].strip(" `"): [cell.strip(" `") for cell in row[1:]] for row in rows}
+    for row in envs.describe_all():
+        env_id, horizon, actions, observation, best = listed.pop(row.name)
+        assert (env_id, int(horizon), int(actions)) == (row.id, row.horizon, row.num_actions)
+        assert int(observation) == row.observation_shape[0]
+        assert float(best) == pytest.approx(row.optimal_return, abs=0.005)
+    assert not listed
+
+
+def test_published_episodes_are_those_of_the_runs():
+    rows = read_table(ROOT / "results" / "worlds" / "runs.csv")
+    for environment in ("frozen-lake", "deep-sea-10-noise"):
+        own = [row for row in rows if row["world"] == environment]
+        assert [row["seed"] for row in own] == ["1", "12", "123", "1234", "12345"]
+        assert all(row["solved"] == "True" for row in own)
+        assert f"| {', '.join(row['episodes_to_solve'] for row in own)} |" in ENVIRONMENTS
+
+
+TABLE = (ROOT / "docs" / "paper_to_code.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TABLE.splitlines()
+    if line.startswith("|") and "`" in line
+]
+CITATION = re.compile(r"Alg\. \d+, l\. \d+|Eq\. \(\d+\)|Thm\. \d+|Table \d+|Lemma \d+")
+STATEMENTS = {
+    "Definition {}": 1,
+    "Alg. {}": 4,
+    "Thm. {}": 6,
+    "Lemma {}": 16,
+    "Eq. ({})": 15,
+    "Table {}": 7,
+}
+"""How many of each the paper numbers."""
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_every_numbered_statement_has_a_row_and_no_row_has_another_number(kind):
+    wanted = {kind.format(number) for number in range(1, STATEMENTS[kind] + 1)}
+    pattern = re.compile(re.escape(kind).replace(r"\{\}", r"\d+"))
+    assert {row[0] for row in ROWS if pattern.fullmatch(row[0])} == wanted
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[2]}")
+def test_every_row_names_code_and_a_test_that_exist(row):
+    module, _, names = row[2].strip("`").partition(":")
+    if module.endswith(".py"):  # outside the package
+        assert f"def {names}(" in (ROOT / module).read_text()
+    else:
+        target = importlib.import_module(module)
+        for name in names.split("."):
+            target = getattr(target, name)
+    path, _, test = row[3].strip("`").partition("::")
+    assert (ROOT / path).exists()
+    assert f"def {test}(" in (ROOT / path).read_text() or not test
+
+
+def test_every_citation_in_the_code_is_in_the_table():
+    known = {row[0] for row in ROWS}
+    missing = {}
+    for path in (ROOT / "src").rglob("*.py"):
+        for citation in CITATION.findall(path.read_text()):
+            if citation not in known:
+                missing.setdefault(citation, []).append(path.name)
+    assert not missing
+
+
+def test_every_line_of_an_algorithm_in_the_table_is_cited_in_the_code():
+    cited = {c for path in (ROOT / "src").rglob("*.py") for c in CITATION.findall(path.read_text())}
+    lines = {row[0] for row in ROWS if re.fullmatch(r"Alg\. \d+, l\. \d+", row[0])}
+    assert lines <= cited

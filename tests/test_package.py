@@ -60,3 +60,26 @@ def test_links_inside_the_documents_lead_somewhere():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+
+
+def listed_modules(page: str) -> set[str]:
+    """Paths in src/briee that the first block of docs/architecture.md names, one package after the other."""
+    block = page.split("```")[1]
+    found, folders = set(), []
+    for line in block.splitlines()[2:]:
+        if line and line[0].isspace() and (head := re.match(r"( +)(\w+)/ ", line)):
+            folders = [*folders[: len(head[1]) // 2 - 1], head[2]]
+            line = line[head.end() :]
+        elif re.match(r"  \w+\.py", line):
+            folders = []
+        found |= {"/".join([*folders, word]) for word in re.findall(r"\w+", line)}
+    return found
+
+
+def test_the_architecture_names_every_module():
+    source, page = ROOT / "src" / "briee", (ROOT / "docs" / "architecture.md").read_text()
+    modules = {path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.py")}
+    wanted = {name for name in modules if not name.endswith("__") or "/" not in name} - {"__main__"}
+    assert wanted <= listed_modules(page), "docs/architecture.md lists every module in its room"
+    without = page.replace("level_fit, ", "", 1)
+    assert wanted - listed_modules(without) == {"algorithms/efficient/level_fit"}

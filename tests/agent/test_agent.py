@@ -14,7 +14,7 @@ import pytest
 
 from briee.agent.agent import BRIEE, Agent, NotLearnedError, _chosen
 from briee.agent.loading import load
-from briee.agent.observations import encode
+from briee.agent.prediction import encode
 from briee.algorithms.registry import ALGORITHMS, default_preset, preset
 from briee.envs.adapters.rich import RichObservation
 from briee.envs.lock import CombinationLock

@@ -1,17 +1,22 @@
-"""Rollouts: what is collected, at which level, with which actions."""
+"""Rollouts: what is collected, at which level, with which actions; evaluation changes no later number."""
 
 import equinox as eqx
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from briee.agent.agent import Agent
+from briee.agent.loading import load
+from briee.algorithms.efficient.config import EfficientConfig, StrataConfig
 from briee.algorithms.paper.collection import all_rows, collect_deviations, deviation_steps
 from briee.envs.lock import CombinationLock
 from briee.rollout import samplers
 from briee.rollout.policies import MixturePolicy, UniformPolicy
 from briee.rollout.samplers import ScanSampler, chunk_size, deepest_good_level, evaluate
+from briee.testing import QUIET, equal, some_observations, untimed
 
 H = 4
 
@@ -146,3 +151,24 @@ def test_the_size_of_a_chunk_depends_on_the_number_of_episodes_alone(monkeypatch
     np.testing.assert_array_equal(first.observation, second.observation)
     assert sizes == [4, 5, 5, 5, 5, 5, 5, 5, 5]
     assert [chunk_size(n) for n in (5, 12, 40, 45, 999, 1000, 1100)] == [5, 12, 5, 45, 999, 500, 367]
+
+
+UPDATES = 2
+
+
+def new_agent() -> Agent:
+    env = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3, instance_seed=2)
+    return Agent(env, algo="efficient", config=EfficientConfig(strata=StrataConfig(rows=64, fit_rows=48)))
+
+
+def test_load_evaluate_learn_equals_learn(tmp_path):
+    at_once = new_agent().learn(iterations=2 * UPDATES, **QUIET)
+    new_agent().learn(iterations=UPDATES, **QUIET).save(tmp_path / "half.briee")
+    loaded = load(tmp_path / "half.briee")
+    actions = loaded.predict(some_observations(loaded, 50)[1], 1)
+    assert len(np.unique(actions)) > 1, "the policy must depend on the observation to show anything"
+    for episodes in (7, 20, 100):
+        loaded.evaluate(episodes)
+    loaded.learn(iterations=UPDATES, **QUIET)
+    assert equal(loaded.state, at_once.state)
+    assert untimed(loaded) == untimed(at_once)

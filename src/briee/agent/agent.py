@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from briee.agent.observations import encode
-from briee.agent.prediction import padded, predict
+from briee.agent.prediction import encode, padded, predict
 from briee.agent.reward_plan import RewardPlan, plan
 from briee.algorithms.registry import ALGORITHMS, Choice, choose
 from briee.algorithms.registry import preset as make_preset

@@ -10,8 +10,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig
-from briee.algorithms.baselines.fixed_features import GroundTruth, fourier_features
-from briee.algorithms.baselines.lsvi_data import Episodes
+from briee.algorithms.baselines.lsvi_data import Episodes, GroundTruth, fourier_features
 from briee.algorithms.baselines.lsvi_ucb import LsviUcb, LsviUcbRff
 from briee.envs.lock import CombinationLock
 from briee.protocols import Knowledge

@@ -16,7 +16,7 @@ from briee.envs.registry import make
 from briee.numerics.linalg import at_level
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler
-from line_six import bonus_of
+from small_runs import bonus_of
 
 H, A, K = 2, 3, 3
 

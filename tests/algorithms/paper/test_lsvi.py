@@ -11,7 +11,7 @@ from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import BonusConfig
 from briee.algorithms.paper.lsvi import QFunction, lsvi
 from briee.rollout.policies import GreedyPolicy
-from line_six import bonus_of
+from small_runs import bonus_of
 
 H, Z, A, N = 3, 3, 2, 200
 

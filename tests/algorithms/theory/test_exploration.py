@@ -13,7 +13,7 @@ from briee.algorithms.theory.dynamic_programming import random_class, value_iter
 from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.theorem_parameters import TheoryPreset
 from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
-from line_six import bonus_of
+from small_runs import bonus_of
 from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 

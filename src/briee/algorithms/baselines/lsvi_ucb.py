@@ -16,14 +16,15 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig
-from briee.algorithms.baselines.fixed_features import (
+from briee.algorithms.baselines.lsvi_data import (
+    Counts,
+    Episodes,
     FourierFeatures,
     GroundTruth,
     ProductFeatures,
     Psi,
     fourier_features,
 )
-from briee.algorithms.baselines.lsvi_data import Counts, Episodes
 from briee.algorithms.bonus import elliptical_bonus
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
