@@ -2,11 +2,16 @@
 
 import dataclasses
 import math
+import numbers
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 from briee.errors import RunError
+
+WHOLE = ("int", "int | None", "<class 'int'>")
+"""Annotations of fields that are whole numbers."""
 
 
 def require(config: object, condition: str, *names: str) -> None:
@@ -17,9 +22,16 @@ def require(config: object, condition: str, *names: str) -> None:
         ">": lambda x: x > float(bound),
         "<=": lambda x: x <= float(bound),
     }[sign]
+    types = {field.name: str(field.type) for field in dataclasses.fields(config)}  # type: ignore[arg-type]
     for name in names:
         value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and holds(value)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise ValueError(f"{name} must be a number {condition}, got {value!r}")
+        if types[name] in WHOLE and not isinstance(value, SupportsIndex):
+            raise ValueError(f"{name} must be a whole number {condition}, got {value!r}")
+        if not (math.isfinite(value) and holds(value)):
             raise ValueError(f"{name} must be {condition}, got {value}")
 
 
@@ -51,6 +63,7 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         require(self, ">= 1", "episodes", "streak")
         require(self, ">= 0", "tolerance")
+        require(self, "> -inf", "target_return")
         require_choice(self, policy=("greedy", "optimistic", "mixture"))
 
 
@@ -106,10 +119,22 @@ def check_seed(seed: Any) -> int:
     return int(seed)
 
 
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """The value as an int, 1e4 included; `ValueError` if it is none or smaller than `least`."""
+    given: Any = int(value) if isinstance(value, float) and value.is_integer() else value
+    try:
+        number = operator.index(None if isinstance(given, bool) else given)  # pyright: ignore
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")
+    return number
+
+
 def with_value(config: C, field: str, value: Any, owner: str) -> C:
     """A copy of `config` with another value of `field`, which may belong to one of its parts."""
-    if field == "num_latents" and value < 1:
-        raise ValueError(f"num_latents must be >= 1, got {value}")
+    if field == "num_latents":
+        value = whole_number(field, value)
     for name in flatten(dataclasses.asdict(config)):
         if name.rpartition(".")[2] == field:
             return changed(config, name, value)

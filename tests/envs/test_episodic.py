@@ -224,7 +224,7 @@ FAULTS = [
     ("raise", "OSError: the sensor is unplugged"),
     ("nan", "observation has NaN entries"),
     ("shape", "shape"),
-    ("reward", "reward is not finite"),
+    ("reward", "a reward must be finite, got inf"),
 ]
 
 

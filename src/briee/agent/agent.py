@@ -11,7 +11,6 @@ of the state, so neither the number of calls of `learn` nor anything between the
 
 import dataclasses
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -21,11 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from briee.agent.arguments import AGENT_HABITS, LEARN_HABITS, check_kinds, check_path, chosen, told
 from briee.agent.prediction import encode, padded, predict
 from briee.agent.reward_plan import RewardPlan, plan
-from briee.algorithms.registry import ALGORITHMS, Choice, choose
+from briee.algorithms.registry import ALGORITHMS
 from briee.algorithms.registry import preset as make_preset
-from briee.configuration import AlgorithmConfig, check_seed, with_value
+from briee.configuration import AlgorithmConfig, changed, check_seed, whole_number, with_value
+from briee.errors import named_arguments
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PolicyKind, State
 from briee.rollout.samplers import Evaluation, adapt, evaluate
@@ -55,12 +56,14 @@ class Agent:
             Equinox module from one observation to `num_latents` logits; the preset's if missing.
         horizon: H, if the environment has no time limit of its own, or to cut it short.
         seed: seed of every random stream of the agent.
+        target_return: the mean return that counts as solved; the environment's optimum if missing.
         config: settings that replace those of the preset.
         algorithm: an older spelling of `algo`.
     """
 
     default_algo: ClassVar[str | None] = None
 
+    @named_arguments(AGENT_HABITS)
     def __init__(
         self,
         env: Any,
@@ -71,15 +74,17 @@ class Agent:
         decoder: Any = None,
         horizon: int | None = None,
         seed: int = 1,
+        target_return: float | None = None,
         config: AlgorithmConfig | None = None,
         algorithm: str | type[Algorithm[Any]] | None = None,
     ):
         algo = algorithm if algo is None else algo
+        check_kinds(algo, preset, decoder, config)
         if algo is None and preset is None and config is None:
             algo = self.default_algo
         adapted = adapt(env, horizon)
         sampler = adapted.sampler
-        choice = _chosen(algo, preset, config)
+        choice = chosen(algo, preset, config)
         if config is None:
             known = adapted.name if sampler.pure is None else sampler.pure
             config = cast(AlgorithmConfig, make_preset(*choice, sampler.horizon, known))
@@ -87,6 +92,8 @@ class Agent:
         for field, value in (("num_latents", num_latents), ("decoder", given)):
             if value is not None:
                 config = with_value(config, field, value, f"preset {choice.preset!r} of {choice.algorithm}")
+        if target_return is not None:
+            config = cast(AlgorithmConfig, changed(config, "evaluation.target_return", target_return))
         arguments = adapted.arguments or {}
         self.spec = RunSpec(adapted.name, *choice, sampler.horizon, check_seed(seed), 0, config, arguments)
         make = algo if isinstance(algo, type) else ALGORITHMS[choice.algorithm].load()
@@ -95,8 +102,10 @@ class Agent:
         """The algorithm, whose methods are functions of `state`."""
         self.history: tuple[loop.Row, ...] = ()
         """The metrics of every iteration so far; columns as in metrics.csv."""
-        self._adapted = adapted
+        self.adapted = adapted
+        """The environment as the agent uses it."""
         self._moment: loop.Moment[State] | None = None
+        self._step, self._draws = 0, 0
 
     @property
     def horizon(self) -> int:
@@ -124,6 +133,11 @@ class Agent:
         return 0 if self._moment is None else int(self._moment.state.iteration)
 
     @property
+    def env_steps(self) -> int:
+        """Steps of training episodes so far."""
+        return 0 if self._moment is None else int(self._moment.state.env_steps)
+
+    @property
     def solved(self) -> bool:
         """Whether enough evaluations in a row have reached the optimal return, as for `briee train`."""
         return self._moment is not None and self._moment.progress.solved
@@ -149,39 +163,48 @@ class Agent:
         """Go on from this iteration of the same algorithm, settings and sizes."""
         self._moment, self.history = moment, tuple(history)
 
+    @named_arguments(LEARN_HABITS)
     def learn(
         self,
         episodes: int | None = None,
         *,
         iterations: int | None = None,
-        callbacks: loop.Callback | Iterable[loop.Callback] = (),
+        total_timesteps: int | None = None,
+        callbacks: Callable[..., Any] | Iterable[Callable[..., Any]] = (),
         until_solved: bool = True,
         progress: bool = True,
     ) -> Self:
         """Learn from more episodes, or for more policy updates; may be called again and then continues.
 
-        No update starts once `episodes` more training episodes were used. Each callback gets the metrics of
-        an update as a dict and stops learning by returning true. With `until_solved` learning ends when the
-        environment is solved. Ctrl-C ends it too and keeps every complete update.
+        No update starts once `episodes` more training episodes, or `total_timesteps` more steps, were used.
+        Each callback gets the metrics of an update as a dict, and the agent if a parameter has that name; it
+        stops learning by returning true. With `until_solved` learning ends when the environment is solved.
+        Ctrl-C ends it too and keeps every complete update.
         """
-        if episodes is None and iterations is None:
+        budget = {"episodes": episodes, "iterations": iterations, "total_timesteps": total_timesteps}
+        given = {name: whole_number(name, value) for name, value in budget.items() if value is not None}
+        if not given:
             raise ValueError("learn needs a budget: learn(episodes=...) or learn(iterations=...)")
-        for name, value in (("episodes", episodes), ("iterations", iterations)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
-        last_episode = sys.maxsize if episodes is None else self.episodes + episodes
-        last_iteration = sys.maxsize if iterations is None else self.iterations + iterations
+        used = lambda: (self.episodes, self.iterations, self.env_steps)  # noqa: E731
+        ends = [n + given.get(name, sys.maxsize) for n, name in zip(used(), budget, strict=True)]
 
         def done(moment: loop.Moment[State]) -> bool:
-            used_up = self.episodes >= last_episode or self.iterations >= last_iteration
+            used_up = any(n >= end for n, end in zip(used(), ends, strict=True))
             return used_up or (until_solved and loop.solved_is_the_end(self.algorithm, moment.progress))
 
-        spec = dataclasses.replace(self.spec, episodes=self.episodes if episodes is None else last_episode)
-        told = [callbacks] if callable(callbacks) else list(callbacks)
+        steps = given.get("total_timesteps", 0) // self.horizon
+        spec = dataclasses.replace(self.spec, episodes=self.episodes + given.get("episodes", steps))
+        called = told(callbacks, self)
         with make_display() if progress else loop.Display() as display:
             try:
                 loop.train(
-                    self.algorithm, spec, self.now, done=done, keep=self.keep, display=display, callbacks=told
+                    self.algorithm,
+                    spec,
+                    self.now,
+                    done=done,
+                    keep=self.keep,
+                    display=display,
+                    callbacks=called,
                 )
             except KeyboardInterrupt:
                 print(f"interrupted; kept {self.iterations} complete updates ({self.episodes:,} episodes)")
@@ -189,28 +212,51 @@ class Agent:
             print("; ".join(summary_lines(self.summary(), Path())[:2]), flush=True)
         return self
 
-    def predict(self, observation: Any, step: int) -> Any:
+    def predict(self, observation: Any, step: int | None = None, deterministic: bool = True) -> Any:
         """The action at step 0 <= `step` < H for one observation, or int[N] for a batch [N, ...].
 
-        Ties between actions are broken by the agent's seed, so equal observations give equal actions.
+        Ties between actions are broken by the agent's seed, so equal observations give equal actions. If not
+        `deterministic`, the exploring policy acts, with new random choices at each call.
         """
+        if step is None:
+            instead = "predict(observation, step=0), or act(observation), which counts the steps"
+            raise ValueError(f"predict needs the step, since each level has a decoder of its own: {instead}")
         state = self._learned("predict")
-        policy = loop.policy_of_kind(self.algorithm, state, self.spec.config.evaluation.policy)
-        return predict(policy, self._adapted, observation, step, self.spec.seed)
+        kind = self.spec.config.evaluation.policy if deterministic else "optimistic"
+        policy = loop.policy_of_kind(self.algorithm, state, kind)
+        self._draws += not deterministic
+        draw = None if deterministic else self._draws
+        return predict(policy, self.adapted, observation, step, self.spec.seed, draw)
+
+    def act(self, observation: Any, deterministic: bool = True) -> Any:
+        """The action at the next step of an episode, or of a batch; `reset_episode` begins another."""
+        if self._step >= self.horizon:
+            raise ValueError(f"the {self.horizon} steps of this episode are over: call reset_episode()")
+        action = self.predict(observation, self._step, deterministic)
+        self._step += 1
+        return action
+
+    def reset_episode(self) -> None:
+        """The next observation that `act` gets is the first of an episode."""
+        self._step = 0
 
     def latent_states(self, observation: Any, step: int) -> Float[np.ndarray, "*N K"]:
         """Soft latent states f32[K] of one observation at `step`, or f32[N, K] of a batch [N, ...]."""
         state = self._learned("latent_states")
-        rows, single = encode(self._adapted, observation, step)
+        rows, single = encode(self.adapted, observation, step)
         if not self.algorithm.capabilities.decodes:
             raise ValueError(f"{self.spec.algorithm} learns no latent states")
         decoded = np.asarray(self.algorithm.decode(state, int(step), jnp.asarray(padded(rows))))[: len(rows)]
         return decoded[0] if single else decoded
 
+    def decode(self, observation: Any, step: int) -> Any:
+        """The most probable latent state of one observation at `step`, an int, or int[N] of a batch."""
+        found = self.latent_states(observation, step).argmax(axis=-1)
+        return int(found) if found.ndim == 0 else found
+
     def evaluate(self, episodes: int = 100, seed: int = 0, policy: PolicyKind | None = None) -> Evaluation:
         """Play episodes with the learned policy, or with one named in docs/agent.md; nothing is learned."""
-        if episodes < 1:
-            raise ValueError(f"episodes must be >= 1, got {episodes}")
+        episodes = whole_number("episodes", episodes)
         state = self._learned("evaluate")
         check_seed(seed)
         chosen = loop.policy_of_kind(self.algorithm, state, policy or self.spec.config.evaluation.policy)
@@ -226,29 +272,49 @@ class Agent:
         """
         kind = "optimistic" if bonus else "greedy"
         planned = plan(self.algorithm, self._learned("plan"), reward, kind)
-        return RewardPlan(*planned, self._adapted, self.spec.seed)
+        return RewardPlan(*planned, self.adapted, self.spec.seed)
 
     def summary(self) -> dict[str, Any]:
         """The outcome so far, as in a run's summary.json."""
         return loop.summarize(self.spec, self.algorithm, self.now)
 
+    def plot(self, what: str = "return") -> Any:
+        """A matplotlib figure of what was learned: the `return` over the episodes, the `map` of the latent
+        states, or another figure of the report."""
+        from briee.agent import outcome
+
+        return outcome.plot(self, what)
+
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write one self-contained HTML file about what was learned, as `briee report` does."""
+        from briee.agent import outcome
+
+        return outcome.report(self, check_path(path))
+
     def save(self, path: str | Path) -> None:
         """Write the whole agent to one file, from which it can go on learning; `briee.load` reads it."""
-        now = self.now
+        path, now = check_path(path), self.now
         loop.check_finite(now.state, now.finite, self.spec.horizon)
         about = {
             "spec": self.spec.to_json(),
-            "rebuild": self._adapted.arguments is not None,
+            "rebuild": self.adapted.arguments is not None,
             "num_actions": self.num_actions,
             "observation_shape": list(self.algorithm.sampler.observation_shape),
             "progress": dataclasses.asdict(now.progress),
             "history": list(self.history),
         }
         try:
-            save_checkpoint(Path(path), now.state, {"agent": about})
+            save_checkpoint(path, now.state, {"agent": about})
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise CheckpointError(f"cannot write {path}: {reason}") from error
+
+    @staticmethod
+    def load(path: str | Path, env: Any = None, decoder: Any = None) -> "Agent":
+        """A saved agent: the same as `briee.load`."""
+        from briee.agent.loading import load
+
+        return load(path, env, decoder)
 
     def restore(self, path: str | Path) -> Self:
         """Take over what a saved agent of the same algorithm, settings and sizes had learned."""
@@ -283,22 +349,3 @@ class BRIEE(Agent):
     `Agent` for its arguments."""
 
     default_algo = "briee"
-
-
-def _chosen(
-    algo: str | type[Algorithm[Any]] | None, preset: str | None, config: AlgorithmConfig | None
-) -> Choice:
-    """The names of algorithm and preset; a configuration alone means the first preset that makes such."""
-    if isinstance(algo, type):
-        if config is None:
-            raise ValueError(f"an algorithm given as a class needs config=..., got {algo.__name__}")
-        return Choice(algo.name, preset or "custom")
-    choice = choose(algo, preset)
-    if preset is None and config is not None:
-        names = ALGORITHMS if algo is None else [algo]
-        choices = (Choice(name, preset) for name in names for preset in ALGORITHMS[name].presets)
-        return next((one for one in choices if type(make_preset(*one, 2)) is type(config)), choice)
-    if preset not in (None, choice.preset):
-        meaning = f"algo={choice.algorithm!r}"
-        warnings.warn(f"preset={preset!r} now means {meaning}, an algorithm of its own", stacklevel=3)
-    return choice

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from briee.agent.agent import BRIEE, Agent
+from briee.agent.arguments import check_path
 from briee.envs.registry import registered
 from briee.rollout.samplers import adapt
 from briee.training.checkpoint import CheckpointError, Folder, read_extra
@@ -18,7 +19,7 @@ def load(path: str | Path, env: Any = None, decoder: Any = None) -> Agent:
     This package's own environments are made anew; for any other, give the environment again, and likewise an
     Equinox module that was given as `decoder`. `path` may also be the directory of a run.
     """
-    path = Path(path)
+    path = check_path(path)
     if path.is_dir():
         return load_run(path)
     about = read_extra(path).get("agent")

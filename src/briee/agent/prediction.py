@@ -1,5 +1,6 @@
-"""Observations that users hand to an agent, and a policy's actions for them."""
+"""Observations that a user holds, as arrays, and the actions of a policy for them."""
 
+import sys
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +9,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from briee.configuration import whole_number
 from briee.envs.adapters.encoding import ObservationEncoder
 from briee.numerics.keys import stream
 from briee.protocols import Policy
 from briee.rollout.samplers import Adapted
+
+
+def predict(
+    policy: Policy, adapted: Adapted, observation: Any, step: int, seed: int, draw: int | None = None
+) -> Any:
+    """The action at `step` for one observation, or int[N] for a batch [N, ...].
+
+    The seed breaks ties, so equal observations give equal actions, unless the number of a `draw` is given.
+    """
+    rows, single = encode(adapted, observation, step)
+    key = stream(jax.random.key(seed), "predict", step)
+    key = key if draw is None else jax.random.fold_in(key, draw)
+    actions = np.asarray(_act(policy, jnp.int32(step), padded(rows), key))[: len(rows)]
+    return int(actions[0]) if single else actions
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    """Rows repeated up to a power of two, at least 8, so that few sizes are ever compiled."""
+    size = max(8, 1 << (len(rows) - 1).bit_length())
+    return rows[np.minimum(np.arange(size), len(rows) - 1)]
+
+
+@eqx.filter_jit
+def _act(policy, step, observations, key):
+    # One row at a time, because a matrix product may round differently from a matrix-vector product.
+    return jax.lax.map(lambda observation: policy(step, observation, key), observations)
 
 
 def encode(adapted: Adapted, observation: Any, step: int = 0) -> tuple[np.ndarray, bool]:
@@ -21,6 +49,7 @@ def encode(adapted: Adapted, observation: Any, step: int = 0) -> tuple[np.ndarra
     Accepts observations of the environment, one or a batch, and arrays that are encoded already.
     """
     shape, horizon = adapted.sampler.observation_shape, adapted.sampler.horizon
+    step = whole_number("step", step, least=-sys.maxsize)
     if not 0 <= step < horizon:
         raise ValueError(f"step must be in 0..{horizon - 1}, for episodes have {horizon} steps, got {step}")
     if adapted.encoder is not None and not _is_encoded(adapted.encoder, observation, shape):
@@ -64,26 +93,3 @@ def _batch_size(encoder: ObservationEncoder, observation: Any) -> int | None:
             raise ValueError(f"observation lacks {step!r} of the space {encoder.source}") from None
     array = np.asarray(value)
     return len(array) if array.ndim == len(part.shape or ()) + 1 else None
-
-
-def predict(policy: Policy, adapted: Adapted, observation: Any, step: int, seed: int) -> Any:
-    """The action at `step` for one observation, or int[N] for a batch [N, ...].
-
-    The seed breaks ties, so equal observations give equal actions.
-    """
-    rows, single = encode(adapted, observation, step)
-    key = stream(jax.random.key(seed), "predict", step)
-    actions = np.asarray(_act(policy, jnp.int32(step), padded(rows), key))[: len(rows)]
-    return int(actions[0]) if single else actions
-
-
-def padded(rows: np.ndarray) -> np.ndarray:
-    """Rows repeated up to a power of two, at least 8, so that few sizes are ever compiled."""
-    size = max(8, 1 << (len(rows) - 1).bit_length())
-    return rows[np.minimum(np.arange(size), len(rows) - 1)]
-
-
-@eqx.filter_jit
-def _act(policy, step, observations, key):
-    # One row at a time, because a matrix product may round differently from a matrix-vector product.
-    return jax.lax.map(lambda observation: policy(step, observation, key), observations)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from briee.agent.prediction import predict
 from briee.algorithms.paper.reward_functions import as_reward, check_reward
+from briee.configuration import whole_number
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, Policy, PolicyKind, Reward, S
 from briee.rollout.samplers import Adapted, Evaluation
@@ -64,8 +65,7 @@ class RewardPlan:
 
     def evaluate(self, episodes: int = 100, seed: int = 0) -> Evaluation:
         """Play episodes and add up this plan's reward; nothing is learned from them."""
-        if episodes < 1:
-            raise ValueError(f"episodes must be >= 1, got {episodes}")
+        episodes = whole_number("episodes", episodes)
         key = stream(jax.random.key(seed), "plan command")
         played = self.adapted.sampler.rollout(self.policy, key, episodes)
         earned = _earned(self.reward, played.observation[:, :-1], played.action)

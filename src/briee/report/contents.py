@@ -136,7 +136,6 @@ def read_run(folder: Path, checkpoints: bool = True) -> RunContents:
 def _examine(run: RunContents) -> RunContents:
     """Add the latent states in the newest checkpoint."""
     from briee.training.checkpoint import Folder
-    from briee.training.loop import examine_decoder
     from briee.training.session import load_moment
     from briee.training.spec import build, load_spec
 
@@ -145,7 +144,13 @@ def _examine(run: RunContents) -> RunContents:
         return dataclasses.replace(run, note="the run has no checkpoint")
     spec = load_spec(run.path)
     algorithm = build(spec)
-    state = load_moment(algorithm, spec, folder).state
+    return examined(run, algorithm, load_moment(algorithm, spec, folder).state, spec)
+
+
+def examined(run: RunContents, algorithm: Any, state: Any, spec: Any) -> RunContents:
+    """Add the latent states of an algorithm in this state."""
+    from briee.training.loop import examine_decoder
+
     visits = stored_visits(algorithm, state)
     decoder = examine_decoder(algorithm, state, spec)
     if visits is None:

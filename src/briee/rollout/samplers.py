@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from briee.compute import available_cores, prepare_process, quick_jit
+from briee.configuration import whole_number
 from briee.envs.adapters.encoding import ObservationEncoder, discrete_actions
 from briee.envs.adapters.rich import rich_observation
 from briee.envs.adapters.third_party import environment_name, make_one
@@ -75,8 +76,8 @@ def adapt(
     prepare_process()
     if isinstance(env, Adapted):
         return env
-    if horizon is not None and horizon < 1:
-        raise ValueError(f"horizon must be >= 1, got {horizon}")
+    if horizon is not None:
+        horizon = whole_number("horizon", horizon)
     if isinstance(env, str):
         arguments = dict(arguments or {})
         sampler = make_sampler(env, horizon, arguments, rich)
@@ -87,7 +88,7 @@ def adapt(
         if is_pure(env):
             return Adapted(ScanSampler(env), type(env).__name__, None, None)
         kinds = "an environment of gym.make or gym.make_vec, a pure environment, or a name"
-        raise ValueError(f"env must be {kinds}, got {type(env).__name__}")
+        raise ValueError(f"env must be {kinds}, got {_kind(env)}")
     pure = pure_behind(env)
     if pure is not None and horizon in (None, pure.horizon):
         return Adapted(ScanSampler(pure), *_origin(env, pure), None)
@@ -97,6 +98,14 @@ def adapt(
 
     sampler = HostSampler(env, horizon)
     return Adapted(sampler, environment_name(env), None, sampler.encoder)
+
+
+def _kind(env: Any) -> str:
+    """What was given instead of an environment."""
+    if isinstance(env, type):
+        return f"the class {env.__name__}: call it, {env.__name__}(...)"
+    old = type(env).__module__.partition(".")[0] == "gym"
+    return type(env).__name__ + (" of the old package gym: import gymnasium instead" if old else "")
 
 
 def make_sampler(
@@ -267,6 +276,11 @@ class Evaluation(NamedTuple):
         """Mean and standard error of these returns."""
         best = None if optimal_return is None else float(optimal_return)
         return cls(float(returns.mean()), float(returns.std() / len(returns) ** 0.5), returns, best)
+
+    def __repr__(self) -> str:
+        best = "" if self.optimal_return is None else f"; optimal {self.optimal_return:.4g}"
+        mean = f"mean return {self.mean:.4g} ± {self.standard_error:.2g} (standard error)"
+        return f"{mean} over {len(self.returns)} episodes{best}"
 
     def numbers(self) -> dict[str, float]:
         """Mean, standard error and range of the returns."""

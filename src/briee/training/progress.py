@@ -2,6 +2,7 @@
 
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
@@ -128,9 +129,10 @@ class LiveDisplay(Display):
 
 
 def make_display() -> PlainDisplay | LiveDisplay:
-    """The live display if standard output is a terminal, else plain lines."""
+    """The live display in a terminal, and in a notebook that has ipywidgets; else plain lines."""
     console = Console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    return LiveDisplay(console) if console.is_terminal or notebook else PlainDisplay()
 
 
 def headline(spec: RunSpec) -> str:

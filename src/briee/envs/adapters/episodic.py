@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
+from briee.configuration import whole_number
 from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError, discrete_actions
 from briee.envs.adapters.third_party import environment_name, own_horizon, own_optimum
 
@@ -35,9 +36,7 @@ def find_horizon(env: gym.Env | gym.vector.VectorEnv, horizon: int | None) -> in
         raise ValueError(
             f"horizon is missing: {name} has no time limit, so give --horizon H, or horizon=H in Python"
         )
-    if horizon < 1:
-        raise ValueError(f"horizon must be >= 1, got {horizon}")
-    return int(horizon)
+    return whole_number("horizon", horizon)
 
 
 class Episodic(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -76,7 +75,7 @@ class Episodic(gym.Wrapper, gym.utils.RecordConstructorArgs):
         """Start an episode; the seed is passed to the environment."""
         self._level, self._over = 0, False
         with _blame(self.name, "reset"):
-            observation, info = self.env.reset(seed=seed, options=options)
+            observation, info = _pair(self.env.reset(seed=seed, options=options))
             return self.encoder(observation), _mark(info, False, False)
 
     def step(self, action):
@@ -88,9 +87,8 @@ class Episodic(gym.Wrapper, gym.utils.RecordConstructorArgs):
         if self._over:
             return self.encoder.absorbing.copy(), 0.0, done, False, _mark({}, False, False)
         with _blame(self.name, f"step {self._level}"):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            encoded = self.encoder(observation)
-            reward = _finite(float(reward))
+            observation, reward, terminated, truncated, info = _five(self.env.step(action))
+            encoded, reward = self.encoder(observation), _reward(reward)
         self._over = bool(terminated or truncated)
         return encoded, reward, done, False, _mark(info, bool(terminated), bool(truncated))
 
@@ -143,7 +141,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
                 told = []
                 for index, (env, own) in enumerate(zip(self._copies, seeds, strict=True)):
                     blame.copy = index
-                    told.append(env.reset(seed=own, options=options))
+                    told.append(_pair(env.reset(seed=own, options=options)))
                 blame.copy = None
                 observation, info = self._stack([o for o, _ in told]), merge_infos([i for _, i in told])
             return self.encoder(observation, n), _mark(info, *np.zeros((2, n), bool))
@@ -157,7 +155,10 @@ class EpisodicVector(gym.vector.VectorWrapper):
             advance = self._step_vector if self._copies is None else self._step_copies
             encoded, reward, terminated, truncated, info = advance(actions, blame)
             encoded[self._over] = self.encoder.absorbing
-            reward = np.where(self._over, 0.0, _finite(reward)).astype(np.float32)
+            reward = np.where(self._over, 0.0, reward).astype(np.float32)
+            if not np.isfinite(reward).all():
+                blame.copy = int(np.flatnonzero(~np.isfinite(reward))[0])
+                _reward(reward[blame.copy])
         marked = _mark(info, terminated & ~self._over, truncated & ~self._over)
         if "latent" in marked:
             marked["latent"] = np.where(self._over, -1, marked["latent"])
@@ -191,7 +192,9 @@ class EpisodicVector(gym.vector.VectorWrapper):
             if over[index]:
                 continue
             blame.copy = index
-            self._seen[index], reward[index], terminated, truncated, infos[index] = env.step(action)
+            told = env.step(action)
+            self._seen[index], own, terminated, truncated, infos[index] = _five(told)
+            reward[index] = own if type(own) in (float, int) else _reward(own)
             if terminated or truncated:
                 ended[:, index] = terminated, truncated
         blame.copy = None
@@ -238,7 +241,7 @@ class _blame:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
-        if isinstance(error, Exception) and not isinstance(error, gym.error.ResetNeeded):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, gym.error.ResetNeeded):
             where = "" if self.copy is None else f" (copy {self.copy} of {self.copies})"
             what = f"environment {self.name}{where} failed at {self.moment}"
             message = " ".join(f"{what}: {type(error).__name__}: {error}".split())
@@ -264,10 +267,36 @@ def merge_infos(infos: Sequence[dict[str, Any]], only: Sequence[str] | None = No
     return merged
 
 
-def _finite(reward):
-    if not np.isfinite(reward).all():
-        raise ValueError(f"reward is not finite: {reward}")
-    return reward
+def _reward(given: Any) -> float:
+    """A reward as a finite float."""
+    array = None if isinstance(given, str | bytes) or given is None else np.asarray(given)
+    if array is None or array.dtype.kind not in "biuf" or array.size != 1:
+        raise ValueError(f"a reward must be one number, got {given!r:.60}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"a reward must be finite, got {given}")
+    return float(array.reshape(()))
+
+
+def _pair(told: Any) -> tuple[Any, dict[str, Any]]:
+    """What `reset` returned."""
+    if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], dict)):
+        raise ValueError(f"reset must return (observation, info), got {_shape_of(told)}")
+    return told
+
+
+def _five(told: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    """What `step` returned."""
+    if not (isinstance(told, tuple) and len(told) == 5 and isinstance(told[4], dict)):
+        values = "(observation, reward, terminated, truncated, info)"
+        raise ValueError(f"step must return {values}, got {_shape_of(told)}")
+    return told
+
+
+def _shape_of(told: Any) -> str:
+    """What was returned, in a few words."""
+    if isinstance(told, tuple):
+        return f"{len(told)} values, {', '.join(type(value).__name__ for value in told)}"
+    return type(told).__name__
 
 
 def _check_agreement(env: gym.vector.VectorEnv, name: str) -> None:

@@ -119,10 +119,20 @@ def own_horizon(env: gym.Env | gym.vector.VectorEnv) -> int | None:
         getattr(base, "horizon", None),
         getattr(single.spec, "max_episode_steps", None),
         getattr(env.spec, "max_episode_steps", None),
+        _time_limit(single),
         getattr(base, "max_steps", None),
         _deep_sea(base, "_size"),
     )
     return next((int(h) for h in found if isinstance(h, int | np.integer)), None)
+
+
+def _time_limit(env: Any) -> int | None:
+    """The steps of a `TimeLimit` among the wrappers, as in `TimeLimit(MyEnv(), 20)`, which has no spec."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
 
 
 def own_optimum(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | None:
