@@ -80,7 +80,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def test_every_algorithm_is_checked():
     """The baselines have a test of their own, and so has the preset theory."""
-    own = {way.get("algorithm", "briee") for way in WAYS.values()} | {"efficient", "theory"}
+    own = {way.get("algorithm", "briee") for way in WAYS.values()} | {"efficient", "general", "theory"}
     assert own | set(BASELINES) == set(algorithms.ALGORITHMS)
 
 

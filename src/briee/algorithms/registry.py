@@ -20,6 +20,7 @@ from briee.algorithms.baselines.rival_config import (
     PpeConfig,
 )
 from briee.algorithms.efficient.config import EfficientConfig, StationaryConfig
+from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.theory.config import TheoryConfig
 from briee.envs.registry import has_dense_rewards
@@ -48,6 +49,11 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         "a sibling of Algorithm 1 for few episodes: stratified data, level fits, discovery",
         "efficient.algorithm:Efficient",
         {"default": EfficientConfig.efficient},
+    ),
+    "general": AlgorithmEntry(
+        "latent states behind any observation, their number found: candidates judged by what they predict",
+        "general.algorithm:General",
+        {"default": GeneralConfig.general},
     ),
     "briee": AlgorithmEntry(
         "representation learning, bonus and planning, interleaved (Algorithm 1)",

@@ -1,0 +1,1 @@
+"""Latent states behind any observation, found by what they predict; see docs/general.md."""

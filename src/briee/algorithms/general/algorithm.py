@@ -1,0 +1,284 @@
+"""Exploration with the latent states behind any observation, whose number nobody tells; see docs/general.md.
+
+Collect whole episodes towards the likeliest discovery. Refit the levels whose data grew: candidates propose
+states, and the one that best predicts what came before and what follows wins (`candidates`). Plan on counts
+of cells (state, action). An update is a pure function of the state.
+"""
+
+from dataclasses import replace
+from math import prod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from briee.algorithms.general.candidates import Rows, fit_level
+from briee.algorithms.general.config import GeneralConfig
+from briee.algorithms.general.decoders import (
+    COORDINATES,
+    Decoders,
+    StatePolicy,
+    for_policy,
+    labels,
+    no_decoders,
+    probabilities,
+    put,
+)
+from briee.algorithms.general.episodes import Episodes, balanced, insert, no_episodes
+from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
+from briee.numerics.keys import stream
+from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
+from briee.rollout.samplers import deepest_good_level
+from briee.rollout.trajectories import StoredRows
+
+CAPS = 8, 16, 32, 64  # slots for clouds; the policy is compiled again when they do not suffice
+MOST_BINS = 6  # values of a reward that are told apart
+
+
+class GeneralState(eqx.Module):
+    """The state between two updates; `plan_*` have one label more than there may be states."""
+
+    key: PRNGKeyArray
+    iteration: Int[np.ndarray, ""]
+    episodes: Int[np.ndarray, ""]
+    env_steps: Int[np.ndarray, ""]
+    data: Episodes
+    decoders: Decoders
+    discovery: Float[np.ndarray, "H L A"]
+    reward: Float[np.ndarray, "H L A"]
+    chance: Float[np.ndarray, ""]
+    growth: Float[np.ndarray, " H"]
+    value: Float[np.ndarray, " H"]
+    """Score of each level's states, in nats."""
+    levels_refit: Int[np.ndarray, ""]
+    explore_return: Float[np.ndarray, ""]
+    reached_level: Float[np.ndarray, ""]
+
+
+class General(Algorithm[GeneralState]):
+    """States from any observation of the environment behind `sampler`; observations are flattened."""
+
+    name = "general"
+    capabilities = Capabilities(decodes=True, keeps_rows=True)
+    config: GeneralConfig
+
+    def __init__(self, sampler: Sampler, config: GeneralConfig):
+        self.sampler = sampler
+        self.config = config
+
+    def update(self, state: GeneralState, phase: PhaseHook = no_phases) -> GeneralState:
+        """One iteration."""
+        phase("collect")
+        state = self.collect(state)
+        phase("represent")
+        state = self.fit_levels(state)
+        phase("plan")
+        state = planned(state, self.plan(self.cells(state), state))
+        return replace(state, iteration=state.iteration + 1)
+
+    def compile(self, state: GeneralState) -> None:
+        """Compile the rollout."""
+        episodes = self.config.explore.episodes // self.config.explore.rounds
+        jax.block_until_ready(self.sampler.rollout(self.policy(state, "optimistic"), state.key, episodes))
+
+    def init(self, key: PRNGKeyArray) -> GeneralState:
+        """No data, one state a level, and a policy without preferences."""
+        H, A, D = self.sampler.horizon, self.sampler.num_actions, prod(self.sampler.observation_shape)
+        most, kept = self.config.num_latents, self.config.data
+        slots = int(np.clip(kept.megabytes * 2**18 // ((H + 1) * D), 1, kept.episodes))
+        zero, missing = np.asarray(0, np.int64), np.asarray(np.nan, np.float32)
+        return GeneralState(
+            key=key,
+            iteration=zero,
+            episodes=zero,
+            env_steps=zero,
+            data=no_episodes(slots, H, D),
+            decoders=no_decoders(H, D, min(D, COORDINATES), most),
+            discovery=np.ones((H, most + 1, A), np.float32),
+            reward=np.zeros((H, most + 1, A), np.float32),
+            chance=np.asarray(1.0, np.float32),
+            growth=np.zeros(H, np.float32),
+            value=np.zeros(H, np.float32),
+            levels_refit=zero,
+            explore_return=missing,
+            reached_level=missing,
+        )
+
+    def collect(self, state: GeneralState) -> GeneralState:
+        """Run episodes towards the likeliest discovery, and keep them.
+
+        Each round plans with the counts of those before. Once little is left to discover, every second round
+        is greedy.
+        """
+        key, explore = stream(state.key, "collect", int(state.iteration)), self.config.explore
+        rng, E = numpy_generator(stream(key, "store")), explore.episodes // explore.rounds
+        state = replace(state, data=state.data.copy(), growth=state.growth.copy())
+        returns, reached = [], []
+        for i in range(explore.rounds):
+            settled = i % 2 == 1 and float(state.chance) < explore.settled
+            policy = self.policy(state, "greedy" if settled else "optimistic")
+            episodes = self.sampler.rollout(policy, jax.random.fold_in(key, i), E)
+            self.keep(state, episodes, rng)
+            state = planned(state, self.plan(self.cells(state), state))
+            returns.append(float(np.asarray(episodes.reward).sum(1).mean()))
+            reached.append(deepest_good_level(self.sampler, episodes))
+        return replace(
+            state,
+            episodes=state.episodes + explore.episodes,
+            env_steps=state.env_steps + explore.episodes * self.sampler.horizon,
+            explore_return=np.asarray(returns[0], np.float32),
+            reached_level=np.asarray(max(reached), np.float32),
+        )
+
+    def keep(self, state: GeneralState, episodes, rng: np.random.Generator) -> None:
+        """Label further episodes, offer them to the store and note which levels grew, in place."""
+        action, reward = np.asarray(episodes.action), np.asarray(episodes.reward)
+        x = np.asarray(episodes.observation, np.float32).reshape(*action.shape[:1], action.shape[1] + 1, -1)
+        label = np.zeros(x.shape[:2], np.int32)
+        for h in range(action.shape[1]):
+            label[:, h] = labels(state.decoders, h, x[:, h])
+        grow(state, label, action)
+        insert(state.data, x, action, reward, label, self.sampler.num_actions, rng)
+        n = int(state.data.size)
+        state.data.label[:n, -1] = reward_bins(state.data.reward[:n, -1])
+
+    def fit_levels(self, state: GeneralState) -> GeneralState:
+        """Fit the levels that grew most, in ascending order, and relabel their observations."""
+        levels = self.due(state)
+        copies = {name: jax.tree.map(np.copy, getattr(state, name)) for name in ("decoders", "value")}
+        state = replace(state, **copies, levels_refit=np.asarray(len(levels), np.int64))
+        for h in levels:
+            self.fit(state, h)
+        return state
+
+    def fit(self, state: GeneralState, h: int) -> None:
+        """Fit one level, in place."""
+        rng = numpy_generator(stream(state.key, "represent", int(state.iteration), h))
+        label, action, reward = state.data.filled()
+        A, n = self.sampler.num_actions, len(action)
+        own = label[:, h] * A + action[:, h]
+        before = label[:, h - 1] * A + action[:, h - 1] if h else None
+        after = label[:, h + 1] + (self.config.num_latents + 1) * reward_bins(reward[:, h])
+        chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
+        x = state.data.observation[:n, h]
+        rows = Rows(
+            x[chosen],
+            label[chosen, h],
+            None if before is None else before[chosen],
+            action[chosen, h],
+            after[chosen],
+        )
+        found = fit_level(rows, A, self.config)
+        put(state.decoders, h, **found.decoder)
+        new = labels(state.decoders, h, x)
+        new[chosen] = found.label
+        state.data.label[:n, h] = new
+        state.value[h], state.growth[h] = found.value, 0.0
+
+    def due(self, state: GeneralState) -> list[int]:
+        """Levels to fit now, in ascending order: first all of them, later those that grew most."""
+        rule, growth = self.config.refit, state.growth
+        if int(state.episodes) < rule.min_rows:
+            return []
+        if (state.decoders.kind == 0).all():
+            return list(range(len(growth)))
+        order = np.argsort(-growth, kind="stable")[: rule.max_levels]
+        return sorted(int(h) for h in order if growth[h] > rule.growth)
+
+    def cells(self, state: GeneralState) -> Cells:
+        """Counts and rewards of the kept episodes."""
+        label, action, reward = state.data.filled()
+        return count_cells(label, action, reward, slots(state.decoders) + 1, self.sampler.num_actions)
+
+    def plan(self, cells: Cells, state: GeneralState) -> Plan:
+        """Plan on all cells, for exploration and for reward."""
+        explore = self.config.explore
+        return plan_cells(cells, discovery_curve(cells.counts, explore.max_tries, explore.prior_cells))
+
+    def policy(self, state: GeneralState, kind: PolicyKind = "greedy") -> StatePolicy:
+        """`greedy` maximises the reward, `optimistic` the probability of a discovery."""
+        greedy, most = kind != "optimistic", slots(state.decoders)
+        value = (state.reward if greedy else state.discovery)[:, : most + 1]
+        tolerance = jnp.float32(1.0 if greedy else self.config.explore.tolerance)
+        decoders = for_policy(state.decoders, most)
+        return StatePolicy(decoders, jnp.asarray(value, jnp.float32), tolerance, jnp.array(greedy))
+
+    def decode(
+        self, state: GeneralState, level: int, observations: Float[Array, "n ..."]
+    ) -> Float[Array, "n K"]:
+        x = np.asarray(observations).reshape(len(observations), -1)
+        return jnp.asarray(probabilities(state.decoders, level, x), jnp.float32)
+
+    def decode_levels(
+        self, state: GeneralState, observations: Float[Array, "H n ..."]
+    ) -> Float[Array, "H n K"]:
+        return jnp.stack([self.decode(state, h, own) for h, own in enumerate(observations)])
+
+    def stored_rows(self, state: GeneralState) -> StoredRows:
+        data, shape = state.data, self.sampler.observation_shape
+        x = np.swapaxes(data.observation, 0, 1).reshape(*data.observation.shape[1::-1], *shape)
+        valid = np.broadcast_to(np.arange(len(data.action)) < int(data.size), data.action.T.shape)
+        return StoredRows(
+            jnp.asarray(x[:-1]), data.action.T, data.reward.T, jnp.asarray(x[1:]), valid, valid, None
+        )
+
+    def metrics(self, state: GeneralState) -> dict[str, float]:
+        """Measurements of the last update, for metrics.csv."""
+        states = state.decoders.states
+        return {
+            "explore_return": float(state.explore_return),
+            "reached_level": float(state.reached_level),
+            "replearn_gap": float(state.value.mean()),
+            "levels_refit": int(state.levels_refit),
+            "discovery_chance": float(state.chance),
+            "states_mean": float(states.mean()),
+            "states_most": int(states.max()),
+        }
+
+
+def planned(state: GeneralState, plan: Plan) -> GeneralState:
+    """The state with a new plan."""
+    discovery, reward = np.ones_like(state.discovery), np.zeros_like(state.reward)
+    L = plan.discovery.shape[1]
+    discovery[:, :L], reward[:, :L] = plan.discovery, plan.reward
+    return replace(state, discovery=discovery, reward=reward, chance=np.asarray(plan.chance, np.float32))
+
+
+def grow(state: GeneralState, label: Int[np.ndarray, "E levels"], action: Int[np.ndarray, "E H"]) -> None:
+    """Note the growth of every level, in place.
+
+    A new row in a stratum of n rows adds 1 / (n + 1), times the probability of a discovery from there
+    relative to that of an episode, at most 1, to its own level and to the next.
+    """
+    known, tried, _ = state.data.filled()
+    hope = state.discovery.max(-1)
+    for h in range(action.shape[1]):
+        same = (known[:, h] == label[:, [h]]) & (tried[:, h] == action[:, [h]])
+        weight = np.minimum(hope[h, label[:, h]] / max(float(state.chance), 1e-9), 1.0)
+        grown = np.sum(weight / (same.sum(1) + 1.0))
+        state.growth[h] += grown
+        if h + 1 < action.shape[1]:
+            state.growth[h + 1] += grown
+
+
+def reward_bins(reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Rewards as small numbers: their distinct values, or zero and five quantiles if there are many."""
+    values = np.unique(reward)
+    if len(values) > MOST_BINS:
+        other = reward[reward != 0]
+        values = np.unique(np.concatenate([[0.0], np.quantile(other, np.linspace(0, 0.8, MOST_BINS - 1))]))
+    return np.maximum(np.searchsorted(values, reward, "right") - 1, 0).astype(np.int32)
+
+
+def slots(decoders: Decoders) -> int:
+    """Slots for clouds that a policy needs now."""
+    most = decoders.bias.shape[1]
+    used = int((decoders.bias > -1e5).sum(1).max(initial=1))
+    return min(next((cap for cap in CAPS if cap >= used), most), most)
+
+
+def numpy_generator(key: PRNGKeyArray) -> np.random.Generator:
+    """A NumPy generator that depends only on the key."""
+    return np.random.default_rng([int(word) for word in np.asarray(jax.random.key_data(key)).ravel()])

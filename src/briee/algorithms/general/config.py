@@ -1,0 +1,83 @@
+"""Settings of the general algorithm. Imports no JAX."""
+
+from dataclasses import dataclass, field
+
+from briee.configuration import AlgorithmConfig, EvaluationConfig, require
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The episodes that are kept."""
+
+    episodes: int = 2048
+    """Episodes kept; a full store drops those whose rarest (state, action) pair is the most common."""
+    megabytes: int = 256
+    """Memory for their observations; fewer episodes are kept if they are large."""
+    fit_rows: int = 500
+    """Rows of a level that a fit sees, balanced over (state, action) pairs before and after."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes", "megabytes", "fit_rows")
+
+
+@dataclass(frozen=True)
+class RefitConfig:
+    """Which levels are fitted again after new data."""
+
+    min_rows: int = 40
+    """Episodes before the first fit; each adds a row to every level."""
+    growth: float = 1.0
+    """A level is refitted once its strata and those of the level before have grown by this much. A row that
+    joins a stratum of n adds 1 / (n + 1), weighted by the chance of a discovery from there."""
+    max_levels: int = 8
+    """Maximum number of levels fitted in one update: those that grew most."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "min_rows", "max_levels")
+        require(self, ">= 0", "growth")
+
+
+@dataclass(frozen=True)
+class ExploreConfig:
+    """Where data are collected."""
+
+    episodes: int = 20
+    """Episodes per update."""
+    rounds: int = 4
+    """Rounds of equal size into which the episodes are split; each plans with the counts of those before."""
+    tolerance: float = 0.8
+    """Draw uniformly among actions whose discovery probability is at least this share of the best."""
+    settled: float = 0.05
+    """If an episode makes a discovery with a lower probability than this, every second round is greedy."""
+    max_tries: int = 32
+    """Cells tried more often than this have the discovery probability of this many tries."""
+    prior_cells: float = 2.0
+    """Number of imaginary cells, with discovery probability 1 / (n + 1), in the estimated probability."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "episodes", "rounds", "max_tries")
+        require(self, ">= 0", "tolerance", "settled", "prior_cells")
+        require(self, "<= 1", "tolerance")
+
+
+@dataclass(frozen=True)
+class GeneralConfig(AlgorithmConfig):
+    """Settings of the general algorithm."""
+
+    num_latents: int = 64
+    """The most states that a level may have; how many it has is found from the data."""
+    data: DataConfig = field(default_factory=DataConfig)
+    refit: RefitConfig = field(default_factory=RefitConfig)
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "num_latents")
+        episodes, rounds = self.explore.episodes, self.explore.rounds
+        if episodes % rounds:
+            raise ValueError(f"episodes must be a multiple of rounds ({rounds}), got {episodes}")
+
+    @classmethod
+    def general(cls, horizon: int, dense: bool = False) -> "GeneralConfig":
+        """The same settings for every horizon and reward."""
+        return cls()
