@@ -38,6 +38,7 @@ def episodes(figure: str, label: str) -> dict[int, list[float]]:
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_the_tables_are_those_that_reproduce_writes(figure, tmp_path):
+    assert table(figure)
     for path in RESULTS.glob("*/*.*"):
         if path.suffix != ".png":
             (tmp_path / path.parent.name).mkdir(exist_ok=True)

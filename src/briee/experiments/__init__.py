@@ -4,5 +4,5 @@
 but neither `agent` nor `report`.
 """
 
-FIGURES = ("fig1b", "fig2b", "fig2c", "decoder", "ablation", "ablation-efficient")
+FIGURES = ("fig1b", "fig2b", "fig2c", "decoder", "ablation", "ablation-efficient", "ablation-protocol")
 """Experiments by name; each has a module with a `FIGURE`."""

@@ -137,6 +137,9 @@ class HeldOutConfig:
 
     rounds: int = 0
     """T, the maximum number of rounds; 0: the first features are kept."""
+    clusters: bool = True
+    """First features from clusters of the observations, if the old ones do not predict clearly better;
+    otherwise the old ones alone, random in the beginning (line 2: "arbitrarily")."""
     rows: int = 1000
     """Rows of a fit: the newest half, the others by leverage. More rows hardly help, because rare cells are
     drawn first."""

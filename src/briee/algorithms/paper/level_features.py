@@ -83,11 +83,11 @@ def learn(
     """
     s, total = sample.s, 0
     white = purest_scatter(s, labels(old, s))
-    clusters = clustered_starts(s, white, len(old), config)
-    played = Played(clusters[0], 0.0, 1, True)
+    clusters = clustered_starts(s, white, len(old), config) if config.clusters else []
+    played = Played(clusters[0] if clusters else old, 0.0, 1, True)
     if config.rounds == 0 or len(s) < config.least_rows:
         return played
-    confirmed = agreement(labels(clusters[0], s), labels(old, s)) > 1 - 2 / len(s)
+    confirmed = clusters and agreement(labels(clusters[0], s), labels(old, s)) > 1 - 2 / len(s)
     if first is None and confirmed and rng.uniform() > config.share:
         return played
     psi_after = None if old_after is None else psi(old_after, sample.after)
