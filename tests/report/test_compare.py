@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from briee.algorithms.names import LOOKS, colour, in_words, style
 from briee.algorithms.registry import ALGORITHMS
 from briee.cli.main import main
-from briee.report.compare import colour_of, compare, latex, read_rows
+from briee.report.compare import compare, latex, read_rows
 from briee.report.statistics import (
     Sample,
     estimate,
@@ -143,8 +144,23 @@ def test_tables_that_cannot_be_compared_are_refused(tmp_path, capsys, rows, sent
     assert sentence in capsys.readouterr().err
 
 
-def test_latex_escapes_and_every_algorithm_has_a_colour_of_its_own():
+def test_latex_escapes():
     assert r"50\% \& more" in latex(("a", "b"), [["50% & more", "_"]])
-    colours = [colour_of(name) for name in ALGORITHMS]
-    assert len(set(colours)) == min(len(colours), 20)
-    assert colour_of("ppo paper, rounds = 3") == colour_of("ppo")
+
+
+def test_every_algorithm_has_a_name_and_a_colour_of_its_own():
+    assert LOOKS.keys() == ALGORITHMS.keys()
+    names, colours = zip(*LOOKS.values(), strict=True)
+    assert len(set(names)) == len(set(colours)) == len(ALGORITHMS)
+    assert colour("ppo paper, rounds = 3") == colour("ppo") != colour("someone-elses")
+    assert in_words("ppo-rnd paper half step") == "PPO + RND, half the step size"
+    assert in_words("briee paper") == "BRIEE, Algorithm 1 (as in the paper)"
+    assert in_words("someone-elses, K = 3") == "someone-elses, K = 3"
+
+
+def test_presets_and_variants_of_an_algorithm_have_styles_of_their_own_whatever_their_order():
+    labels = ["briee paper no termination", "briee released", "efficient", "briee paper", "briee practical"]
+    found = {label: style(label, labels) for label in labels}
+    assert found["briee practical"] == found["efficient"] == ("o", "-")
+    assert len({found[label] for label in labels if label != "efficient"}) == 4
+    assert found == {label: style(label, labels[::-1]) for label in labels}

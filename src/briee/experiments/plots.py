@@ -3,14 +3,19 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
 
+from briee.algorithms.names import colour, in_words, style
 from briee.training.directory import Table
 
-COLOURS = [*(f"C{i}" for i in range(10) if i != 7), "black", "navy", "darkgreen", "goldenrod"]
-"""Matplotlib's colours but grey, which published numbers have."""
+AXES = {
+    "eval_return": "mean return of an evaluation",
+    "decoder_accuracy": "share of latent states decoded correctly",
+}
+"""Titles of the vertical axis by column."""
 
 
 def plot_episodes_to_solve(
@@ -25,24 +30,26 @@ def plot_episodes_to_solve(
     A run that was not solved is an open triangle at the episodes it used, a square if it is unfinished.
     `references` are published numbers: name -> ({horizon: episodes}, source).
     """
-    figure, axis = new_figure(caption)
-    for index, label in enumerate(dict.fromkeys(row["label"] for row in runs)):
-        colour = COLOURS[index % len(COLOURS)]
+    labels = solved_first(runs)
+    figure, axis = new_figure(caption, len(labels) + len(references))
+    for label in labels:
+        marker, line = style(label, labels)
         solved: dict[int, list[int]] = defaultdict(list)
         for row in (row for row in runs if row["label"] == label):
             horizon = int(row["horizon"])
             if row["episodes_to_solve"]:
                 solved[horizon].append(int(row["episodes_to_solve"]))
             else:
-                axis.plot(horizon, int(row["episodes"]), censored(row), color=colour, fillstyle="none")
+                axis.plot(horizon, int(row["episodes"]), censored(row), color=colour(label), fillstyle="none")
         horizons = sorted(solved)
         median = [float(np.median(solved[h])) for h in horizons]
         span = [[m - min(solved[h]), max(solved[h]) - m] for h, m in zip(horizons, median, strict=True)]
         if horizons:
-            style = {"fmt": "o-", "color": colour, "capsize": 3, "label": label}
-            axis.errorbar(horizons, median, np.transpose(span), **style)
+            look = {"fmt": marker + line, "color": colour(label), "capsize": 3, "label": in_words(label)}
+            axis.errorbar(horizons, median, np.transpose(span), **look)
         else:
-            axis.plot([], [], "^", color=colour, fillstyle="none", label=f"{label} (not solved)")
+            name = f"{in_words(label)}: not solved"
+            axis.plot([], [], "^", color=colour(label), fillstyle="none", label=name)
     for marker, (name, (points, source)) in zip("xs+d", references.items(), strict=False):
         label = f"{name} ({source})"
         axis.plot(list(points), list(points.values()), marker, color="0.5", linestyle=":", label=label)
@@ -50,10 +57,16 @@ def plot_episodes_to_solve(
     ticks = sorted({int(row["horizon"]) for row in runs} | {h for p, _ in references.values() for h in p})
     axis.set_xticks(ticks, [str(h) for h in ticks])
     axis.minorticks_off()
-    title = (
-        "lines: median and range over seeds; triangles: not solved within their budget, squares: unfinished"
-    )
+    title = "lines: median and range over seeds; open marks: not solved (triangle) or unfinished (square)"
     finish(figure, axis, title, path)
+
+
+def solved_first(runs: Table) -> list[str]:
+    """The labels of a table, by the share of their runs that were solved, else in its order."""
+    solved: dict[str, list[bool]] = defaultdict(list)
+    for row in runs:
+        solved[row["label"]].append(bool(row["episodes_to_solve"]))
+    return sorted(solved, key=lambda label: -float(np.mean(solved[label])))
 
 
 def censored(row: Mapping[str, str]) -> str:
@@ -72,6 +85,7 @@ def plot_variants(
 
     title = "{env}, H = {horizon}" if panel == "horizon" else "{world}"
     worlds, labels = (list(dict.fromkeys(t.format(**row) for row in runs)) for t in (title, "{label}"))
+    names = [in_words(label).removeprefix(f"{in_words(labels[0])}, ") for label in labels]
     figure = Figure(figsize=(3.2 * len(worlds) + 2, 1.4 + 0.3 * len(labels)), layout="constrained")
     axes = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
     for axis, world in zip(axes, worlds, strict=True):
@@ -79,18 +93,20 @@ def plot_variants(
         for row in (row for row in runs if title.format(**row) == world):
             y = labels.index(row["label"])
             if not row["episodes_to_solve"]:
-                axis.plot(int(row["episodes"]), y, censored(row), color="C3", fillstyle="none")
+                axis.plot(
+                    int(row["episodes"]), y, censored(row), color=colour(row["label"]), fillstyle="none"
+                )
                 continue
-            axis.plot(int(row["episodes_to_solve"]), y, "o", color="C0")
+            axis.plot(int(row["episodes_to_solve"]), y, "o", color=colour(row["label"]))
             complete += [int(row["episodes_to_solve"])] if y == 0 else []
         if complete:
             axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
         axis.set(title=world, xlabel="training episodes until solved", xlim=(0, None))
         axis.locator_params(axis="x", nbins=5)
         axis.grid(alpha=0.3)
-    axes[0].set_yticks(range(len(labels)), labels, fontsize=8)
+    axes[0].set_yticks(range(len(labels)), names, fontsize=8)
     axes[0].invert_yaxis()
-    figure.supxlabel(caption, fontsize=7)
+    figure.suptitle(fill(caption, 50 * len(worlds)), fontsize=9)
     figure.savefig(path, dpi=150)
 
 
@@ -109,22 +125,23 @@ def plot_curves(
     A thin line is one seed, a thick one the mean over seeds, in which a run that has ended keeps its last
     value.
     """
-    figure, axis = new_figure(caption)
     by_label: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in curves:
         if row[column]:
             by_label[row["label"]][row["seed"]].append((float(row["episodes"]), float(row[column])))
-    for index, (label, seeds) in enumerate(by_label.items()):
-        colour, lines = COLOURS[index % len(COLOURS)], []
-        for points in seeds.values():
+    labels = [label for label in solved_first(runs) if label in by_label]
+    figure, axis = new_figure(caption, len(labels) + 1)
+    for label in labels:
+        look, lines = {"color": colour(label), "linestyle": style(label, labels)[1]}, []
+        for points in by_label[label].values():
             x, y = np.array(points).T
             y = moving_average(y, window)
             lines.append((x, y))
-            axis.plot(x, y, color=colour, alpha=0.3, linewidth=0.8)
+            axis.plot(x, y, **look, alpha=0.3, linewidth=0.8)
         x = np.unique(np.concatenate([x for x, _ in lines]))
         mean = np.mean([np.interp(x, *line) for line in lines], axis=0)
         counted = "1 seed" if len(lines) == 1 else f"{len(lines)} seeds"
-        axis.plot(x, mean, color=colour, linewidth=2, label=f"{label} ({counted})")
+        axis.plot(x, mean, **look, linewidth=2, label=f"{in_words(label)}: {counted}")
     best = [float(row["optimal_return"]) for row in runs if row["optimal_return"]]  # each seed draws a lock
     best = [1.0] if column == "decoder_accuracy" else best
     if best:
@@ -133,7 +150,7 @@ def plot_curves(
         middle = (min(best) + max(best)) / 2
         axis.axhline(middle, color="black", linestyle="--", linewidth=1, label=label)
         axis.axhspan(min(best), max(best), color="black", alpha=0.1, linewidth=0)
-    axis.set(xlabel="training episodes", ylabel=column.replace("_", " "))
+    axis.set(xlabel="training episodes", ylabel=AXES.get(column, column.replace("_", " ")))
     if log:
         axis.set_xscale("log")
     finish(figure, axis, f"moving average over {window} evaluations" if window > 1 else "", path)
@@ -147,19 +164,24 @@ def moving_average(y: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
     return (total[end] - total[start]) / (end - start)
 
 
-def new_figure(caption: str) -> tuple[Any, Any]:
-    """A figure with one axis and a caption below it."""
+def new_figure(caption: str, entries: int) -> tuple[Any, Any]:
+    """A figure with one axis, room below it for a legend with so many entries, and a caption."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5 + 0.16 * ((entries + 1) // 2)), layout="constrained")
     axis = figure.subplots()
-    figure.supxlabel(caption, fontsize=7)
+    figure.suptitle(fill(caption, 110), fontsize=9)
     axis.grid(alpha=0.3)
     return figure, axis
 
 
 def finish(figure: Any, axis: Any, title: str, path: Path) -> None:
-    """Add legend and title, and write the file."""
-    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    """Add the legend below the axis, which keeps its width, and the title, and write the file."""
+    handles, names = axis.get_legend_handles_labels()
+    place = {line.get_label(): at for at, line in enumerate(axis.lines)}  # error bars are containers
+    place |= {bar.get_label(): axis.lines.index(bar[0]) for bar in axis.containers}
+    pairs = sorted(zip(names, handles, strict=True), key=lambda pair: place[pair[0]])
+    shown = {"handles": [handle for _, handle in pairs], "labels": [name for name, _ in pairs]}
+    figure.legend(**shown, fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     axis.set_title(title, fontsize=8)
     figure.savefig(path, dpi=150)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from briee.algorithms.registry import ALGORITHMS
+from briee.algorithms.names import colour, in_words, style
 from briee.errors import RunError
 from briee.report.statistics import (
     Estimate,
@@ -156,17 +156,6 @@ def latex(head: Sequence[str], table: Sequence[Sequence[str]]) -> str:
     )  # fmt: skip
 
 
-def colour_of(label: str) -> str:
-    """The colour of an algorithm, the same in every figure."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    names = list(ALGORITHMS)
-    algorithm = label.replace(",", "").split(" ")[0]
-    index = names.index(algorithm) if algorithm in names else len(names)
-    return to_hex(colormaps["tab20"](2 * index % 20 + index // 10 % 2))
-
-
 def draw_episodes(lines: Sequence[Line]) -> Any:
     """Median episodes to solve with their intervals, a row for each world; open triangles: too few solved."""
     from matplotlib.figure import Figure
@@ -174,32 +163,26 @@ def draw_episodes(lines: Sequence[Line]) -> Any:
     worlds, labels = (
         list(dict.fromkeys(getattr(line, name) for line in lines)) for name in ("world", "label")
     )
-    figure = Figure(figsize=(8, 1.2 + 0.35 * len(worlds) + 0.12 * len(labels)), layout="constrained")
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(worlds) + 0.2 * len(labels)), layout="constrained")
     axis = figure.subplots()
     for line in lines:
         number = labels.index(line.label)
         y = worlds.index(line.world) + 0.6 * ((number + 0.5) / len(labels) - 0.5)
-        colour, most = colour_of(line.label), line.sample.times[-1]
+        shade, most = colour(line.label), line.sample.times[-1]
         value, low, high = (min(number, most) for number in line.median)
-        axis.plot([low, high], [y, y], color=colour, linewidth=1)
+        axis.plot([low, high], [y, y], color=shade, linewidth=1)
         if math.isfinite(line.median.value):
-            axis.plot(value, y, _marker(line.label, labels), color=colour)
+            axis.plot(value, y, style(line.label, labels)[0], color=shade)
         else:
-            axis.plot(value, y, ">", color=colour, fillstyle="none")
+            axis.plot(value, y, ">", color=shade, fillstyle="none")
     for label in labels:
-        axis.plot([], [], _marker(label, labels), color=colour_of(label), label=label)
+        axis.plot([], [], style(label, labels)[0], color=colour(label), label=in_words(label))
     axis.set_yticks(range(len(worlds)), worlds, fontsize=8)
     axis.invert_yaxis()
     axis.set(xscale="log", xlabel="training episodes until solved: median and 95 % interval over seeds")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     return figure
-
-
-def _marker(label: str, labels: Sequence[str]) -> str:
-    """Variants of one algorithm have its colour and a mark of their own."""
-    variants = [other for other in labels if colour_of(other) == colour_of(label)]
-    return "osD^vP*"[variants.index(label) % 7]
 
 
 def draw_profiles(lines: Sequence[Line], seed: int = 0) -> Any:
@@ -211,19 +194,18 @@ def draw_profiles(lines: Sequence[Line], seed: int = 0) -> Any:
     if len(by_label) < 2:
         return None
     best = {world: min(line.median.value for line in lines if line.world == world) for world in worlds}
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4 + 0.1 * len(by_label)), layout="constrained")
     axis = figure.subplots()
     for label, samples in by_label.items():
         share, low, high = profile(samples, best, FACTORS, np.random.default_rng(seed))
-        style = ("-", "--", ":", "-.")["osD^".find(_marker(label, list(by_label)))]
-        colour = colour_of(label)
-        axis.plot(FACTORS, share, style, color=colour, label=label, drawstyle="steps-post")
-        axis.fill_between(FACTORS, low, high, color=colour, alpha=0.15, step="post", linewidth=0)
+        look: dict[str, Any] = {"color": colour(label), "linestyle": style(label, list(by_label))[1]}
+        axis.plot(FACTORS, share, **look, label=in_words(label), drawstyle="steps-post")
+        axis.fill_between(FACTORS, low, high, color=colour(label), alpha=0.15, step="post", linewidth=0)
     count = "1 world" if len(worlds) == 1 else f"{len(worlds)} worlds"
     axis.set(xscale="log", xlabel=f"episodes over the best median of the world ({count})", ylim=(0, 1.02))
     axis.set_ylabel("share of runs solved")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.legend(fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
