@@ -11,6 +11,7 @@ from briee.algorithms.registry import ALGORITHMS
 
 LOOKS: dict[str, tuple[str, str]] = {
     "efficient": ("efficient (the default)", "#2f6fc1"),
+    "general": ("general (finds K itself)", "#1d9fd8"),
     "briee": ("BRIEE, Algorithm 1", "#e0862a"),
     "reward-free": ("BRIEE, Algorithm 4 (reward-free)", "#8c6d46"),
     "theory": ("BRIEE with exact oracles", "#7a6fd0"),
