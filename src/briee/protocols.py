@@ -39,8 +39,8 @@ class Environment(Protocol):
     """A pure environment: an `equinox.Module` of unbatched functions, which compile into one scan.
 
     Training needs these members and no others. For diagnostics, oracles and baselines an environment may also
-    have `latent_model`, `ground_truth_features`, `emit`, `num_latents`, `dense`, `temperature` and `block`;
-    `briee.envs.block` reads them, once.
+    have `latent_model`, `ground_truth_features`, `emit`, `num_latents`, `dense`, `temperature`, `block` and
+    `held_out`; `briee.envs.block` reads them, once.
     """
 
     @property
@@ -117,6 +117,8 @@ class Knowledge:
     """Whether every good step is rewarded, not only the last one."""
     exact: BlockMDP | None = None
     """Tables over all observations, if there are finitely many."""
+    held_out: Environment | None = None
+    """The same environment with observations kept apart for evaluation, if it has any."""
 
 
 @runtime_checkable

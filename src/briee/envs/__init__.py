@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
     from briee.envs.block import LatentModel, episode_start, episode_step
     from briee.envs.emission import ImageEmission, VectorEmission, decodability
+    from briee.envs.emission_choice import EmissionChoice, ExogenousEmission
+    from briee.envs.emission_images import DigitsEmission, ShapesEmission
+    from briee.envs.emission_kinds import ModesEmission, NetworkEmission, RingsEmission
     from briee.envs.finite_block import FiniteBlockMDP
     from briee.envs.gym_shells import PureEnv, PureVectorEnv
     from briee.envs.lock import CombinationLock, LockState
@@ -24,19 +27,26 @@ __all__ = [
     "ENVIRONMENTS",
     "CombinationLock",
     "Description",
+    "DigitsEmission",
+    "EmissionChoice",
     "EnvironmentStepError",
     "Episodic",
     "EpisodicVector",
+    "ExogenousEmission",
     "FiniteBlockMDP",
     "ImageEmission",
     "LatentModel",
     "LockState",
+    "ModesEmission",
+    "NetworkEmission",
     "NoisyObservation",
     "ObservationEncoder",
     "PureEnv",
     "PureVectorEnv",
     "RandomBlockMDP",
     "RichObservation",
+    "RingsEmission",
+    "ShapesEmission",
     "UnsupportedSpaceError",
     "VectorEmission",
     "decodability",
@@ -55,6 +65,9 @@ _NAMES = {
     "adapters.rich": ("NoisyObservation", "RichObservation", "rich_observation"),
     "block": ("LatentModel", "episode_start", "episode_step"),
     "emission": ("ImageEmission", "VectorEmission", "decodability"),
+    "emission_choice": ("EmissionChoice", "ExogenousEmission"),
+    "emission_images": ("DigitsEmission", "ShapesEmission"),
+    "emission_kinds": ("ModesEmission", "NetworkEmission", "RingsEmission"),
     "finite_block": ("FiniteBlockMDP",),
     "gym_shells": ("PureEnv", "PureVectorEnv"),
     "lock": ("CombinationLock", "LockState"),

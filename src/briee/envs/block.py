@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from briee.envs.emission import Index
+from briee.envs.emission_choice import ExogenousEmission
 from briee.protocols import Environment, Knowledge
 
 POSSIBLE = 1e-6
@@ -33,6 +34,15 @@ class BlockState(eqx.Module):
     latent: Int[Array, ""]
     level: Int[Array, ""]
     emission: Float[Array, ...]
+    exogenous: Float[Array, " coordinates"] | None = eqx.field(default=None, kw_only=True)
+    """Coordinates with dynamics of their own, if the environment has any."""
+
+
+EXOGENOUS = 0x65786F67
+"""Folded into the key of an observation to draw its exogenous coordinates."""
+
+DECODED = 2_000
+"""Observations of each latent state and level from which the errors of the best decoder are estimated."""
 
 
 class Block(eqx.Module):
@@ -45,6 +55,23 @@ class Block(eqx.Module):
     def observation(self, state: BlockState, rng: PRNGKeyArray) -> Float[Array, ...]:
         """The observation emitted on arrival; it is part of the state because the simplex lock acts on it."""
         return state.emission
+
+    def arrive(
+        self, latent: Int[Array, ""], level: Int[Array, ""], before: BlockState | None, rng: PRNGKeyArray
+    ) -> tuple[Float[Array, ...], Float[Array, " coordinates"] | None]:
+        """The observation of a new latent state, and the exogenous coordinates after a step of their own.
+
+        `before` is the state that was left, None at the start of an episode.
+        """
+        if not isinstance(self.emission, ExogenousEmission):
+            return self.emission(latent, level, rng), None
+        own = jax.random.fold_in(rng, EXOGENOUS)
+        if before is None:
+            process = self.emission.start(own)
+        else:
+            assert before.exogenous is not None
+            process = self.emission.move(before.exogenous, own)
+        return self.emission.show(latent, level, process, rng), process
 
     def terminal(self, state: BlockState, rng: PRNGKeyArray) -> Bool[Array, ""]:
         """True at level H."""
@@ -62,8 +89,20 @@ class Block(eqx.Module):
 
     @property
     def optimal_return(self) -> float:
-        """Best expected return, by dynamic programming on the latent states."""
-        return self.latent_model().optimal_return()
+        """Best expected return, by dynamic programming on the latent states.
+
+        With heavy-tailed noise, that of the same policy acting on the most likely latent state of each
+        observation: no decoder is always right there.
+        """
+        if self.emission.degrees_of_freedom is None:
+            return self.latent_model().optimal_return()
+        return self.latent_model().decoded_return(confusion(self))
+
+    @property
+    def held_out(self) -> Block | None:
+        """The same environment with observations kept apart for evaluation; None if there are none."""
+        other = self.emission.held_out
+        return None if other is None else eqx.tree_at(lambda block: block.emission, self, other)
 
     # -- ground truth, for diagnostics, oracles and tests ----------------------------------------------
 
@@ -140,6 +179,13 @@ class LatentModel:
         """Value of the optimal policy from the start distribution."""
         return float(self.initial @ state_value(self.q_values(features)[0], features))
 
+    def decoded_return(self, decoded: np.ndarray) -> float:
+        """Value of the optimal policy if it acts on decoded states: f64[H, Z, Z] says how z is decoded."""
+        value = np.zeros(self.reward.shape[1])
+        for h, best in reversed([*enumerate(self.q_values().argmax(axis=2))]):
+            value = np.sum(decoded[h] * (self.reward[h] + self.transition[h] @ value)[:, best], axis=1)
+        return float(self.initial @ value)
+
     def sure_return(self) -> float:
         """The largest return that some policy reaches in every episode, if rewards are deterministic."""
         value = np.zeros(self.reward.shape[1])
@@ -162,6 +208,24 @@ def state_value(q: np.ndarray, features: np.ndarray | None) -> np.ndarray:
         return q.max(axis=1)
     # Equal columns are compared once: a lock has few distinct ones.
     return (features @ np.unique(q, axis=1)).max(axis=2).mean(axis=1)
+
+
+@eqx.filter_jit
+def _decoded(pure: Block, key: PRNGKeyArray, samples: int) -> Float[Array, "H Z Z"]:
+    def share(level: Int[Array, ""], latent: Int[Array, ""]) -> Float[Array, " Z"]:
+        keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, level), latent), samples)
+        guess = jax.vmap(lambda key: pure.emission.decode(level, pure.emit(latent, level, key)))(keys)
+        return jnp.mean(jax.nn.one_hot(guess, pure.num_latents), axis=0)
+
+    latents = jnp.arange(pure.num_latents)
+    return jax.lax.map(
+        lambda level: jax.vmap(share, (None, 0))(level, latents), jnp.arange(pure.horizon, dtype=jnp.int32)
+    )
+
+
+def confusion(pure: Block, samples: int = DECODED) -> np.ndarray:
+    """f64[H, Z, Z]: how often the best decoder takes z for each state, from `samples` observations."""
+    return np.asarray(_decoded(pure, jax.random.key(0), samples), np.float64)
 
 
 def episode_step(pure: Environment, state: Any, action: Int[Array, ""], key: PRNGKeyArray):
@@ -225,4 +289,5 @@ def knowledge_of(pure: Environment) -> Knowledge:
         soft=getattr(pure, "temperature", None) is not None,
         dense=is_dense(pure),
         exact=getattr(pure, "block", None),
+        held_out=getattr(pure, "held_out", None),
     )

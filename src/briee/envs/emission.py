@@ -1,21 +1,30 @@
 """Emissions: rich observations of a latent state, as rotated noisy vectors or noisy images.
 
 An emission is a pytree. `__call__(latent, level, rng)` draws an observation, and `decode(level, observation)`
-recovers the latent state. The lock, random block MDPs and `RichObservation` share them.
+recovers the latent state. The lock, random block MDPs and `RichObservation` share them. Further kinds are in
+`emission_kinds`, and the choice among all of them in `emission_choice`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from scipy.linalg import hadamard
 
 NORMAL_BOUND = 6.0
 """`jax.random.normal` in float32 stays within ±5.5 (it inverts a 24-bit uniform), so boxes can be finite."""
+
+SMALLEST_UNIFORM = 2.0**-23
+"""`1 - jax.random.uniform` in float32 is never smaller, so that Student's t has finite bounds as well."""
+
+LEAST_SCALE = 1e-6
+"""Stands for a standard deviation of 0 where a likelihood divides by it."""
 
 Index = Int[ArrayLike, ""]
 """A latent state or a level."""
@@ -53,8 +62,45 @@ def rotation_basis(dim: int, kind: str, copies: int, rng: np.random.Generator) -
     raise ValueError(f"rotation must be 'hadamard', 'signed-hadamard' or 'random', got {kind!r}")
 
 
-class _Scored(eqx.Module):
+def draw_noise(
+    rng: PRNGKeyArray, shape: tuple[int, ...], degrees_of_freedom: float | None
+) -> Float[Array, ...]:
+    """Standard normal noise, or Student's t with that many degrees of freedom ν.
+
+    √(ν (U^(-2/ν) - 1)) cos(2πV) with uniform U and V is exactly t (Bailey, 1994), without rejections.
+    """
+    if degrees_of_freedom is None:
+        return jax.random.normal(rng, shape)
+    radius, angle = jax.random.split(rng)
+    uniform = 1.0 - jax.random.uniform(radius, shape)
+    length = jnp.sqrt(degrees_of_freedom * (uniform ** (-2.0 / degrees_of_freedom) - 1.0))
+    return length * jnp.cos(2.0 * jnp.pi * jax.random.uniform(angle, shape))
+
+
+def noise_bound(degrees_of_freedom: float | None) -> float:
+    """No number of `draw_noise` is larger."""
+    if degrees_of_freedom is None:
+        return NORMAL_BOUND
+    return float(np.sqrt(degrees_of_freedom * SMALLEST_UNIFORM ** (-2.0 / degrees_of_freedom)))
+
+
+def log_density(error: Float[Array, ...], degrees_of_freedom: float | None) -> Float[Array, ...]:
+    """log density of `draw_noise`, up to a constant."""
+    if degrees_of_freedom is None:
+        return -0.5 * error**2
+    return -0.5 * (degrees_of_freedom + 1.0) * jnp.log1p(error**2 / degrees_of_freedom)
+
+
+class ScoredEmission(eqx.Module):
     """An emission that decodes an observation by the best score."""
+
+    degrees_of_freedom: float | None = eqx.field(static=True, default=None, kw_only=True)
+    """Of Student's t, if the noise has heavy tails; then no decoder is always right."""
+
+    @property
+    def held_out(self) -> ScoredEmission | None:
+        """The emission with observations kept apart for evaluation; None if there are none."""
+        return None
 
     def scores(self, level: Index, observation: Float[Array, ...]) -> Float[Array, " num_latents"]:
         """A score for each latent state; the most likely one has the largest."""
@@ -65,12 +111,12 @@ class _Scored(eqx.Module):
         return jnp.argmax(self.scores(level, observation)).astype(jnp.int32)
 
 
-def _at(tables: Float[Array, "copies ..."], level: Index) -> Float[Array, ...]:
+def at_copy(tables: Shaped[Array, "copies ..."], level: Index) -> Shaped[Array, ...]:
     """The copy for a level; a single copy serves all levels."""
     return tables[0] if tables.shape[0] == 1 else tables[level]
 
 
-class VectorEmission(_Scored):
+class VectorEmission(ScoredEmission):
     """Rotated vectors: one-hot latent state and level, plus Gaussian noise, padded to a power of two.
 
     An observation is R_h (e_z ⊕ e_h + ε), of dimension 2^⌈log₂(num_latents + num_levels + distractors)⌉.
@@ -94,6 +140,7 @@ class VectorEmission(_Scored):
         rotation: str = "hadamard",
         per_level: bool = False,
         seed: int = 0,
+        degrees_of_freedom: float | None = None,
     ):
         """With `num_levels` = 0, observations do not contain the level.
 
@@ -118,7 +165,8 @@ class VectorEmission(_Scored):
         self.std = jnp.asarray(std)
         self.num_latents = num_latents
         self.num_levels = num_levels
-        self.isotropic = bool(np.all(std == std[0]))
+        self.degrees_of_freedom = degrees_of_freedom
+        self.isotropic = bool(np.all(std == std[0])) and degrees_of_freedom is None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,27 +177,32 @@ class VectorEmission(_Scored):
     def bounds(self) -> tuple[float, float]:
         """Wide but finite; entries of R are at most √dim for a random rotation, 1 for the Hadamard matrix."""
         largest = float(jnp.max(jnp.abs(self.basis)))
-        high = largest * (2.0 + NORMAL_BOUND * float(jnp.sum(self.std)))
+        high = largest * (2.0 + noise_bound(self.degrees_of_freedom) * float(jnp.sum(self.std)))
         return -high, high
 
     def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, " dim"]:
         """One observation of `latent` at `level`."""
-        basis = _at(self.basis, level)
+        basis = at_copy(self.basis, level)
         signal = basis[latent]
         if self.num_levels > 0:
             signal = signal + basis[self.num_latents + level]
-        noise = self.std * jax.random.normal(rng, self.shape)
+        noise = self.std * draw_noise(rng, self.shape, self.degrees_of_freedom)
         if self.isotropic:  # R ε is distributed like √dim ε, without a matrix product
             return signal + jnp.sqrt(jnp.float32(self.shape[0])) * noise
         return signal + noise @ basis
 
     def scores(self, level: Index, observation: Float[Array, " dim"]) -> Float[Array, " num_latents"]:
-        """I_Z R_h⁻¹ s: the noisy one-hot vector of the latent state."""
-        basis = _at(self.basis, level)[: self.num_latents]
-        return basis @ observation / self.shape[0]
+        """I_Z R_h⁻¹ s: the noisy one-hot vector of the latent state; with heavy tails, log-likelihoods."""
+        basis = at_copy(self.basis, level)[: self.num_latents]
+        noisy = basis @ observation / self.shape[0]
+        if self.degrees_of_freedom is None:
+            return noisy
+        scale = jnp.maximum(self.std[: self.num_latents], LEAST_SCALE)
+        error = (noisy - jnp.eye(self.num_latents)) / scale
+        return jnp.sum(log_density(error, self.degrees_of_freedom), axis=1)
 
 
-class ImageEmission(_Scored):
+class ImageEmission(ScoredEmission):
     """Small grey images: one of several templates per latent state, plus noise, clipped to [0, 1]."""
 
     templates: Float[Array, "copies num_latents templates size size"]
@@ -195,20 +248,20 @@ class ImageEmission(_Scored):
     def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, "size size 1"]:
         """One image of `latent` at `level`."""
         choice, noise = jax.random.split(rng)
-        images = _at(self.templates, level)[latent]
+        images = at_copy(self.templates, level)[latent]
         image = images[jax.random.randint(choice, (), 0, images.shape[0])]
         return jnp.clip(image[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
 
     def scores(self, level: Index, observation: Float[Array, "size size 1"]) -> Float[Array, " num_latents"]:
         """Minus the mean squared distance to the nearest template of each latent state."""
-        distance = jnp.mean((_at(self.templates, level) - observation[..., 0]) ** 2, axis=(-2, -1))
+        distance = jnp.mean((at_copy(self.templates, level) - observation[..., 0]) ** 2, axis=(-2, -1))
         return -jnp.min(distance, axis=1)
 
 
 Emission = VectorEmission | ImageEmission
 
 
-def decodability(emission: Emission, level: int = 0, samples: int = 200, seed: int = 0) -> float:
+def decodability(emission: Any, level: int = 0, samples: int = 200, seed: int = 0) -> float:
     """The fraction of new observations whose latent state `decode` recovers, averaged over latent states.
 
     In a block MDP it is 1, because no observation belongs to two latent states.
@@ -217,7 +270,7 @@ def decodability(emission: Emission, level: int = 0, samples: int = 200, seed: i
     keys = jax.random.split(jax.random.key(seed), latents.size)
 
     @eqx.filter_jit
-    def hits(emission: Emission) -> Bool[Array, " n"]:
+    def hits(emission: Any) -> Bool[Array, " n"]:
         def one(latent, key):
             return emission.decode(jnp.int32(level), emission(latent, jnp.int32(level), key)) == latent
 

@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.envs.block import cdf, sample_cdf
-from briee.envs.emission import Index, require_least
+from briee.envs.emission import Index, ScoredEmission, require_least
 from briee.envs.random_block import RandomBlockMDP
 
 if TYPE_CHECKING:
     from briee.envs.exact_tables import BlockMDP
 
 
-class FiniteEmission(eqx.Module):
+class FiniteEmission(ScoredEmission):
     """One-hot observations, each of which belongs to one latent state of its level."""
 
     cumulative: Float[Array, "levels num_latents S"]
@@ -101,7 +101,7 @@ class FiniteBlockMDP(RandomBlockMDP):
         self.transition_cdf = jnp.asarray(cdf(model.transition))
         self.reward_table = jnp.asarray(model.reward, jnp.float32)
         own = block.truth[:, None] == np.arange(block.num_latents)[:, None]
-        self.emission = FiniteEmission(  # type: ignore[assignment]
+        self.emission = FiniteEmission(
             jnp.asarray(cdf(block.emission[:, None] * own)), jnp.asarray(block.truth), block.num_latents
         )
 

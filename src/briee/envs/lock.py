@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
-from briee.envs.emission import ImageEmission, Index, VectorEmission, require, require_least
+from briee.envs.emission import Index, VectorEmission, require, require_least
+from briee.envs.emission_choice import AnyEmission, EmissionChoice
 
 
 class LockState(BlockState):
@@ -46,7 +45,8 @@ class CombinationLock(Block):
     ## Observation Space
     A `Box` of float32 vectors of dimension 2^⌈log₂(H + 4)⌉: one-hot vectors of the latent state and of the
     level, padded to a power of two, with Gaussian noise on every coordinate, times the unnormalised Hadamard
-    matrix. The bounds are wide but finite, because float32 noise is. Or images [size, size, 1] in [0, 1].
+    matrix. The bounds are wide but finite, because float32 noise is. Other emissions are vectors of 12 or 20
+    coordinates, or images [size, size, 1] in [0, 1].
 
     ## Starting State
     Level 0, uniform over the good lanes.
@@ -68,9 +68,17 @@ class CombinationLock(Block):
     - `anti_reward`, `anti_reward_probability`, `final_reward`, `step_reward`: see Rewards.
     - `temperature`: τ of the simplex lock, in which the latent state is resampled from softmax(I₃R⁻¹s/τ)
       before each step; None for a block MDP.
-    - `noise` (standard deviation), `noise_coordinates` (`all`, or `first`: neither the last one-hot
-      coordinate nor the padding), `distractors` additional coordinates of pure noise of `distractor_std`.
-    - `rotation`: `stationary` or `per_level`. `emission`: `vector` or `image` with `image_size`, `templates`.
+    - `emission`: `vector` as above; `modes`: one of `modes` prototypes a state; `rings`: the radius on a
+      sphere; `network`: a random network; `digits`: handwritten ones, others with `held_out`, as in every
+      evaluation; `shapes`: a moving one; `image`: one of `templates`, of `image_size` pixels a side.
+    - `noise`: standard deviation, 0.1 unless given (`network` 0.02, `digits` 0); `degrees_of_freedom`: of
+      Student's t, if the noise has heavy tails. `noise_coordinates`: `all`, or `first`: neither the last
+      one-hot coordinate nor the padding. `distractors`: coordinates of pure noise of `distractor_std`.
+    - `exogenous`: coordinates that follow an AR(1) process with `exogenous_correlation`, rotated together
+      with the informative ones, which are e_z + ε for `vector`.
+    - `rotation`: `stationary` (one rotation, network, set of images), `permuted` (one, but latent states
+      change places with the level) or `per_level`. `rings`, `network`: permuted; `modes`, `digits`,
+      `shapes`: per level; `vector` and `image`: stationary, unless given, and never permuted.
 
     ## Version History
     v0: initial version.
@@ -79,7 +87,7 @@ class CombinationLock(Block):
     combination: Int[Array, "horizon num_latents"]
     lane_cdf: Float[Array, "num_latents num_latents"]
     start_cdf: Float[Array, " num_latents"]
-    emission: VectorEmission | ImageEmission
+    emission: AnyEmission
     horizon: int = eqx.field(static=True)
     num_actions: int = eqx.field(static=True)
     num_good: int = eqx.field(static=True)
@@ -100,7 +108,7 @@ class CombinationLock(Block):
         anti_reward_probability: float = 0.5,
         final_reward: float = 1.0,
         step_reward: float = 0.0,
-        noise: float = 0.1,
+        noise: float | None = None,
         noise_coordinates: str = "all",
         instance_seed: int = 0,
         temperature: float | None = None,
@@ -109,10 +117,15 @@ class CombinationLock(Block):
         failure_probability: float = 0.0,
         distractors: int = 0,
         distractor_std: float = 1.0,
-        rotation: str = "stationary",
+        rotation: str | None = None,
         emission: str = "vector",
         image_size: int = 28,
         templates: int = 4,
+        modes: int = 6,
+        exogenous: int = 0,
+        exogenous_correlation: float = 0.95,
+        degrees_of_freedom: float | None = None,
+        held_out: bool = False,
     ):
         """Check every argument; draw the combination and the rotations or images from `instance_seed`."""
         require_least(0, instance_seed=instance_seed)
@@ -130,14 +143,26 @@ class CombinationLock(Block):
         for name, value in rewards.items():
             require(bool(np.isfinite(value)), f"{name} must be finite, got {value}")
         require(temperature is None or temperature > 0, f"temperature must be > 0, got {temperature}")
-        require(
-            rotation in ("stationary", "per_level"),
-            f"rotation must be 'stationary' or 'per_level', got {rotation!r}",
+        choice = EmissionChoice(
+            emission,
+            noise=noise,
+            sharing=rotation,
+            seed=instance_seed,
+            noise_coordinates=noise_coordinates,
+            distractors=distractors,
+            distractor_std=distractor_std,
+            degrees_of_freedom=degrees_of_freedom,
+            modes=modes,
+            image_size=image_size,
+            templates=templates,
+            exogenous=exogenous,
+            exogenous_correlation=exogenous_correlation,
+            held_out=held_out,
         )
-        require(emission in ("vector", "image"), f"emission must be 'vector' or 'image', got {emission!r}")
+        plain = emission == "vector" and not exogenous and degrees_of_freedom is None
         require(
-            temperature is None or emission == "vector",
-            "the simplex lock (temperature given) needs emission='vector'",
+            temperature is None or plain,
+            "the simplex lock (temperature given) needs emission='vector' with normal noise alone",
         )
 
         self.horizon, self.num_actions, self.num_good = int(horizon), int(num_actions), int(num_good)
@@ -157,13 +182,7 @@ class CombinationLock(Block):
         start[: self.num_good] = 1.0 / self.num_good
         self.lane_cdf, self.start_cdf = jnp.asarray(cdf(lanes)), jnp.asarray(cdf(start))
 
-        sizes, per_level = (self.num_latents, horizon + 1), rotation == "per_level"
-        shared: dict[str, Any] = {"noise": noise, "per_level": per_level, "seed": instance_seed}
-        if emission == "image":
-            self.emission = ImageEmission(*sizes, size=image_size, templates=templates, **shared)
-        else:
-            extra = {"distractors": distractors, "distractor_std": distractor_std}
-            self.emission = VectorEmission(*sizes, noise_coordinates=noise_coordinates, **extra, **shared)
+        self.emission = choice.make(self.num_latents, horizon + 1)
 
     # -- the functions of an episode, unbatched ---------------------------------------------------------
 
@@ -172,7 +191,8 @@ class CombinationLock(Block):
         draw, noise = jax.random.split(rng)
         latent = sample_cdf(self.start_cdf, draw)
         level = jnp.int32(0)
-        return LockState(latent, level, self.emission(latent, level, noise), latent)
+        seen, exogenous = self.arrive(latent, level, None, noise)
+        return LockState(latent, level, seen, latent, exogenous=exogenous)
 
     def transition(self, state: LockState, action: Int[Array, ""], rng: PRNGKeyArray) -> LockState:
         """One step: the simplex lock resamples the latent state, then the action decides what follows."""
@@ -184,7 +204,8 @@ class CombinationLock(Block):
         right = (action == self.right_action(source, state.level)) & self.good(source)
         latent = jnp.where(right, sample_cdf(self.lane_cdf[source], draw), jnp.int32(self.num_good))
         level = state.level + 1
-        return LockState(latent, level, self.emission(latent, level, noise), source)
+        seen, exogenous = self.arrive(latent, level, state, noise)
+        return LockState(latent, level, seen, source, exogenous=exogenous)
 
     def reward(
         self, state: LockState, action: Int[Array, ""], next_state: LockState, rng: PRNGKeyArray
@@ -212,6 +233,7 @@ class CombinationLock(Block):
         """ψ*(s): softmax(I₃R⁻¹s/τ) for the simplex lock, else the one-hot vector of the latent state."""
         if self.temperature is None:
             return super().ground_truth_features(level, observation)
+        assert isinstance(self.emission, VectorEmission)
         return jax.nn.softmax(self.emission.scores(level, observation) / self.temperature)
 
     def latent_model(self) -> LatentModel:
@@ -251,6 +273,8 @@ class CombinationLock(Block):
     @property
     def optimal_return(self) -> float:
         """Best expected return of a policy that sees the observations, by dynamic programming."""
+        if self.temperature is None:
+            return super().optimal_return
         return self.latent_model().optimal_return(self.noise_features())
 
 

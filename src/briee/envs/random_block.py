@@ -10,7 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
-from briee.envs.emission import VectorEmission, require, require_least
+from briee.envs.emission import require, require_least
+from briee.envs.emission_choice import AnyEmission, EmissionChoice
 
 
 class RandomBlockMDP(Block):
@@ -26,7 +27,7 @@ class RandomBlockMDP(Block):
     `Discrete(num_actions)`.
 
     ## Observation Space
-    A `Box` of dimension 2^⌈log₂(num_latents + H + 1)⌉, float32.
+    A `Box` of dimension 2^⌈log₂(num_latents + H + 1)⌉, float32; another one with another `emission`.
 
     ## Starting State
     A Dirichlet draw over the latent states that are reachable at level 0.
@@ -41,7 +42,8 @@ class RandomBlockMDP(Block):
     `latent` and `level`.
 
     ## Arguments
-    `horizon`, `num_latents` (3 to 6 are typical), `num_actions`, `noise`, `unreachable`, `instance_seed`.
+    `horizon`, `num_latents` (3 to 6 are typical), `num_actions`, `unreachable`, `instance_seed`; `noise`,
+    `emission` and what belongs to it as for the lock, except that `vector` and `image` differ per level.
 
     ## Version History
     v0: initial version.
@@ -50,7 +52,7 @@ class RandomBlockMDP(Block):
     start_cdf: Float[Array, " num_latents"]
     transition_cdf: Float[Array, "horizon num_latents num_actions num_latents"]
     reward_table: Float[Array, "horizon num_latents num_actions"]
-    emission: VectorEmission
+    emission: AnyEmission
     horizon: int = eqx.field(static=True)
     num_actions: int = eqx.field(static=True)
     num_latents: int = eqx.field(static=True)
@@ -61,9 +63,18 @@ class RandomBlockMDP(Block):
         num_latents: int = 4,
         num_actions: int = 4,
         *,
-        noise: float = 0.1,
+        noise: float | None = None,
         unreachable: int = 1,
         instance_seed: int = 0,
+        rotation: str | None = None,
+        emission: str = "vector",
+        modes: int = 6,
+        image_size: int = 28,
+        templates: int = 4,
+        exogenous: int = 0,
+        exogenous_correlation: float = 0.95,
+        degrees_of_freedom: float | None = None,
+        held_out: bool = False,
     ):
         """Draw the tables; `unreachable` latent states per level are never entered."""
         require_least(0, instance_seed=instance_seed)
@@ -72,6 +83,21 @@ class RandomBlockMDP(Block):
         require(
             0 <= unreachable < num_latents,
             f"unreachable must be in [0, num_latents) = [0, {num_latents}), got {unreachable}",
+        )
+        choice = EmissionChoice(
+            emission,
+            noise=noise,
+            sharing=rotation,
+            seed=instance_seed,
+            rotation="random",
+            vector_sharing="per_level",
+            degrees_of_freedom=degrees_of_freedom,
+            modes=modes,
+            image_size=image_size,
+            templates=templates,
+            exogenous=exogenous,
+            exogenous_correlation=exogenous_correlation,
+            held_out=held_out,
         )
         self.horizon, self.num_latents, self.num_actions = int(horizon), int(num_latents), int(num_actions)
         rng = np.random.default_rng([instance_seed, 3])
@@ -87,22 +113,22 @@ class RandomBlockMDP(Block):
         self.transition_cdf = jnp.asarray(cdf(transition / transition.sum(axis=-1, keepdims=True)))
         rewards = rng.uniform(size=(H, Z, A)) ** 3 * late[:, None, None]
         self.reward_table = jnp.asarray(rewards, jnp.float32)
-        self.emission = VectorEmission(
-            Z, H + 1, noise=noise, rotation="random", per_level=True, seed=instance_seed
-        )
+        self.emission = choice.make(Z, H + 1)
 
     def initial(self, rng: PRNGKeyArray) -> BlockState:
         """A latent state from the start distribution, with its observation."""
         draw, noise = jax.random.split(rng)
         latent, level = sample_cdf(self.start_cdf, draw), jnp.int32(0)
-        return BlockState(latent, level, self.emission(latent, level, noise))
+        seen, exogenous = self.arrive(latent, level, None, noise)
+        return BlockState(latent, level, seen, exogenous=exogenous)
 
     def transition(self, state: BlockState, action: Int[Array, ""], rng: PRNGKeyArray) -> BlockState:
         """One draw from T_h(· | z, a), with its observation."""
         draw, noise = jax.random.split(rng)
         latent = sample_cdf(self.transition_cdf[state.level, state.latent, action], draw)
         level = state.level + 1
-        return BlockState(latent, level, self.emission(latent, level, noise))
+        seen, exogenous = self.arrive(latent, level, state, noise)
+        return BlockState(latent, level, seen, exogenous=exogenous)
 
     def reward(
         self, state: BlockState, action: Int[Array, ""], next_state: BlockState, rng: PRNGKeyArray

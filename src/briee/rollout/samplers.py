@@ -289,7 +289,9 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(sampler: Sampler, policy: Policy, key: PRNGKeyArray, episodes: int) -> Float[np.ndarray, " E"]:
-    """The returns of full episodes."""
+    """The returns of full episodes, with the observations kept apart for evaluation if there are any."""
+    held_out = sampler.knowledge.held_out
+    sampler = sampler if held_out is None else ScanSampler(held_out)
     return np.asarray(sampler.rollout(policy, key, episodes).reward, np.float64).sum(axis=1)
 
 

@@ -221,7 +221,9 @@ def examine_decoder(algorithm: Algorithm[S], state: S, spec: RunSpec) -> Decoder
 
 @lru_cache(maxsize=1)  # every evaluation of a run uses the same
 def _examples(sampler: Sampler, seed: int) -> Float[Array, "H Z n ..."]:
-    return draw_observations(sampler.pure, stream(jax.random.key(seed), "decoder"))
+    return draw_observations(
+        sampler.knowledge.held_out or sampler.pure, stream(jax.random.key(seed), "decoder")
+    )
 
 
 def policy_of_kind(algorithm: Algorithm[S], state: S, kind: PolicyKind) -> Policy:
