@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=Path("docs/images/emissions.png"))
     file = parser.parse_args().file
     figure = Figure(figsize=(10, 7.5), layout="constrained")
-    panels = figure.subfigures(3, 3).ravel()
+    panels = np.ravel(np.asarray(figure.subfigures(3, 3)))
     for panel, (name, arguments) in zip(panels, WORLDS.items(), strict=True):
         rows = observations(arguments)
         panel.suptitle(f"{name}: {' × '.join(map(str, [n for n in rows.shape[2:] if n > 1]))}", fontsize=10)

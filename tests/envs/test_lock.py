@@ -204,7 +204,7 @@ def test_simplex_optimum_counts_the_way_back_from_the_bad_state(instance_seed):
         ({"noise_coordinates": "some"}, "noise_coordinates must be 'all' or 'first', got 'some'"),
         (
             {"rotation": "none"},
-            "rotation must be 'stationary' or 'per_level', for emission='vector', got 'none'",
+            "'stationary' or 'per_level' for emission='vector', got 'none'",
         ),
         ({"emission": "sound"}, "emission must be 'vector', .* or 'image', got 'sound'"),
         ({"instance_seed": -1}, "instance_seed must be >= 0, got -1"),
