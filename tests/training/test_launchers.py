@@ -235,7 +235,7 @@ def test_the_live_table_shows_runs_at_work_and_failures(tmp_path):
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=20)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "metrics.csv").write_text("iteration,episodes,eval_return\n1,25,0.5\n")
-    with Board(tmp_path, {"a": 100, "b": 100, "c": 100}, 1, console) as board:
+    with Board(tmp_path, {"a": 100, "b": 100, "c": 100}, console) as board:
         for name in "abc":
             board.started(name)
         board.ended("b", Outcome("failed", "no space"))

@@ -152,7 +152,7 @@ def launch(todo: Sequence[Run], out: Path, args: SweepArgs) -> bool:
         ids = submit(jobs, workers, parameters=parameters, **how)
         print(f"submitted {len(ids)} jobs, {ids[0]} to {ids[-1]}; where they are: briee sweep {out} --status")
         return False
-    with Board(out, {run.name: run.spec.episodes for run in todo}, workers) as board:
+    with Board(out, {run.name: run.spec.episodes for run in todo}) as board:
         if args.launcher == "ray":
             from briee.training.launchers.ray import launch
 

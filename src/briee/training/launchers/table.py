@@ -18,13 +18,12 @@ from briee.training.progress import clock
 class Board:
     """The state of every run; a context manager. Threads may report to it."""
 
-    def __init__(self, out: Path, budgets: Mapping[str, int], workers: int, console: Console | None = None):
+    def __init__(self, out: Path, budgets: Mapping[str, int], console: Console | None = None):
         """`budgets` are the episodes of the runs that are left to do, by name."""
-        self.out, self.budgets, self.workers = out, budgets, workers
+        self.out, self.budgets, self.opened = out, budgets, time.monotonic()
         self.console = console or Console(highlight=False, soft_wrap=True)
         self.began: dict[str, float] = {}
         self.outcomes: dict[str, Outcome] = {}
-        self.durations: list[float] = []
         self.shown = 0.0
         self.live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
 
@@ -48,9 +47,8 @@ class Board:
 
     def ended(self, name: str, outcome: Outcome) -> None:
         """A run is over, for now."""
-        seconds = time.monotonic() - self.began.pop(name)
+        self.began.pop(name)
         self.outcomes[name] = outcome
-        self.durations += [seconds] if outcome.state == "done" else []
         if not self.live:
             done = outcome.state == "done"
             words = _solved(self.out / name) if done else f"{outcome.state}: {outcome.reason}"
@@ -59,10 +57,10 @@ class Board:
     def rest(self) -> str:
         """What is left, and how long that takes if it goes on like this."""
         left = len(self.budgets) - len(self.outcomes)
-        if not left or not self.durations:
+        if not left or not self.outcomes:
             return f"{left} left"
-        each = sum(self.durations) / len(self.durations)
-        return f"{left} left, about {clock(each * left / min(self.workers, left))}"
+        each = (time.monotonic() - self.opened) / len(self.outcomes)
+        return f"{left} left, about {clock(each * left)}"
 
     def show(self, at_once: bool = False) -> None:
         """Draw the table anew, once a second at most."""
