@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from briee.cli.main import main
+from briee.cli.train import parse_train
 from briee.errors import RunError
 from briee.experiments import FIGURES, runner
 from briee.experiments.ablation import OTHER, switched
@@ -15,9 +16,11 @@ from briee.experiments.fingerprint import machine
 from briee.experiments.finished import Existing, is_done
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
-from briee.experiments.setting import Setting
-from briee.experiments.tables import read_curves
+from briee.experiments.setting import Setting, sweep_file
+from briee.experiments.tables import configuration_hash, read_curves
 from briee.training.directory import read_table
+from briee.training.spec import with_instance
+from briee.training.sweep import read_sweep
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -37,6 +40,23 @@ def test_every_line_of_a_figure_has_a_smoke_run(name):
     figure = find_figure(name)
     lines = lambda settings: {(setting.algorithm, setting.preset) for setting in settings}  # noqa: E731
     assert lines(figure.smoke) == lines(figure.settings)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_experiment_is_a_sweep_file(name, capsys):
+    settings = find_figure(name).settings
+    text = sweep_file(settings)
+    runs = read_sweep(Path("fig.toml"), lambda argv: parse_train(argv)[1], text=text)
+    hashes = [configuration_hash(with_instance(run.spec)) for run in runs]
+    assert sorted(hashes) == sorted(configuration_hash(setting.spec()) for setting in settings)
+    assert sorted(run.spec.episodes for run in runs) == sorted(s.episodes for s in settings)
+
+
+def test_an_experiment_is_carried_out_by_its_name(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "fig2c", "--dry-run"]) == 0
+    assert "runs in runs/fig2c" in capsys.readouterr().out
+    assert not Path("runs").exists()
 
 
 def test_all_switches_together_make_the_released_code():

@@ -15,8 +15,9 @@ from briee.cli.train import parse_train
 from briee.compute import available_cores, prepare_process
 from briee.configuration import check_seed
 from briee.errors import RunError, UsageError
+from briee.experiments import FIGURES
 from briee.training import sweep
-from briee.training.directory import os_errors, read_json
+from briee.training.directory import os_errors, read_json, write_atomically
 from briee.training.launchers import CHILD, Job
 from briee.training.launchers.table import Board
 from briee.training.progress import clock
@@ -35,7 +36,7 @@ class SweepArgs:
 
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.toml")]
     """The sweep file, in which every list is one factor of a product of runs; or the folder of a sweep that
-    was started before."""
+    was started before; or an experiment of `briee reproduce`, such as fig1b."""
     out: Path | None = None
     """Folder of the run directories and tables; by default runs/FILE."""
     launcher: Literal["local", "ray", "slurm"] = "local"
@@ -71,16 +72,29 @@ def run(argv: Sequence[str]) -> int:
     if args.file.is_dir():
         args = dataclasses.replace(args, file=args.file / COPY, out=args.out or args.file)
     out = args.out or Path("runs") / args.file.stem
-    runs = sweep.read_sweep(args.file, lambda argv: parse_train(argv)[1])
+    text = experiment_text(str(args.file)) if not args.file.exists() else None
+    runs = sweep.read_sweep(args.file, lambda argv: parse_train(argv)[1], text=text)
     states = states_of(runs, out)
     if args.dry_run or args.status:
         print_plan(runs, states, out, args)
         return 0
     with os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        if args.file.resolve() != (out / COPY).resolve():
+        if text is not None:
+            write_atomically(out / COPY, text)
+        elif args.file.resolve() != (out / COPY).resolve():
             shutil.copyfile(args.file, out / COPY)
     return carry_out_all(runs, out, args)
+
+
+def experiment_text(name: str) -> str | None:
+    """The sweep file of an experiment; `briee reproduce NAME --runs OUT` draws the figure of its runs."""
+    if name not in FIGURES:
+        return None
+    from briee.experiments.runner import find_figure
+    from briee.experiments.setting import sweep_file
+
+    return sweep_file(find_figure(name).settings)
 
 
 def run_seeds(argv: Sequence[str], seeds: Sequence[int], spec: RunSpec, out: Path | None) -> int:

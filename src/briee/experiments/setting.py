@@ -1,6 +1,7 @@
 """An experiment as data: settings of runs, a claim in words, and a plot. Imports no JAX."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,6 +66,20 @@ class Setting:
 def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting, ...]:
     """The same setting for several seeds."""
     return tuple(Setting(*args, seed=seed, **kwargs) for seed in seeds)
+
+
+def sweep_file(settings: Sequence[Setting]) -> str:
+    """The settings as a sweep file: one product for each, with its seeds."""
+    seeds: dict[str, list[int]] = {}
+    for setting in settings:
+        fields = {"env": setting.env, "horizon": setting.horizon, "algo": setting.algorithm}
+        fields |= {"preset": setting.preset, "episodes": setting.episodes}
+        fields |= {f"env.{name}": value for name, value in setting.arguments}
+        fields |= {name: [value] if isinstance(value, tuple) else value for name, value in setting.changes}
+        fields = {name: "None" if value is None else value for name, value in fields.items()}
+        lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in fields.items()]
+        seeds.setdefault("\n".join(lines), []).append(setting.seed)
+    return "\n".join(f"[[product]]\n{lines}\nseed = {own}\n" for lines, own in seeds.items())
 
 
 class Experiment(NamedTuple):

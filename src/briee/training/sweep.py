@@ -73,13 +73,13 @@ class Where(NamedTuple):
         return self.state in ("solved", "finished")
 
 
-def read_sweep(path: Path, understand: Understand, check: bool = True) -> list[Run]:
+def read_sweep(path: Path, understand: Understand, check: bool = True, text: str | None = None) -> list[Run]:
     """The runs that a file describes, or `UsageError` with one sentence and the line.
 
-    `check` makes sure that the environments exist here.
+    `check` makes sure that the environments exist here. `text` stands for that of the file.
     """
     try:
-        text = path.read_text()
+        text = path.read_text() if text is None else text
         content = tomllib.loads(text)
     except (OSError, ValueError) as error:  # tomllib names the line
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
@@ -91,7 +91,10 @@ def read_sweep(path: Path, understand: Understand, check: bool = True) -> list[R
 
     points = expand(content, refuse)
     names = {name for point, _ in points for name in point}
-    differing = {name for name in names if len({value_text(point.get(name)) for point, _ in points}) > 1}
+    texts = {
+        name: {value_text(point[name]) if name in point else "" for point, _ in points} for name in names
+    }
+    differing = {name for name in names if len(texts[name]) > 1}
     specs: dict[str, RunSpec] = {}
     runs: dict[str, Run] = {}
     for point, places in points:
