@@ -35,6 +35,8 @@ class Setting:
     """A name for the changes."""
     arguments: tuple[tuple[str, Any], ...] = ()
     """Arguments of the environment."""
+    instance: str = "instance_seed"
+    """The argument of the environment that the seed is given to."""
 
     @property
     def label(self) -> str:
@@ -60,7 +62,7 @@ class Setting:
         for name, value in self.changes:
             config = changed(config, name, value)
         about = (self.env, self.algorithm, self.preset, self.horizon, self.seed, self.episodes)
-        return RunSpec(*about, config, {"instance_seed": self.seed, **dict(self.arguments)})
+        return RunSpec(*about, config, {self.instance: self.seed, **dict(self.arguments)})
 
 
 def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting, ...]:
@@ -97,10 +99,14 @@ class Experiment(NamedTuple):
         """One run of seconds for each algorithm and preset, to see that everything works."""
         pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in self.settings)
         sizes = {algorithm: SMALL[algorithm] for algorithm, _ in pairs}
-        return tuple(Setting(a, p, "lock", 2, sizes[a][0], changes=sizes[a][1]) for a, p in pairs)
+        worlds = {"olive": "finite-lock"}  # it enumerates functions of finitely many observations
+        return tuple(
+            Setting(a, p, worlds.get(a, "lock"), 2, sizes[a][0], changes=sizes[a][1]) for a, p in pairs
+        )
 
 
 _GAME = (("replearn.hidden_sizes", (16,)), ("replearn.rounds", 2), ("collect.buffer_size", 200))
+_FEATURES = (("features.rounds", 2), ("features.steps", 4), ("estimate_episodes", 10))
 SMALL: dict[str, tuple[int, tuple[tuple[str, Any], ...]]] = {
     "lsvi-ucb": (2_500, ()),
     "lsvi-ucb-rff": (500, (("dimension", 20), ("buffer_size", 2_000))),
@@ -108,6 +114,16 @@ SMALL: dict[str, tuple[int, tuple[tuple[str, Any], ...]]] = {
     "ppo-rnd": (200, (("workers", 20), ("minibatch", 20))),
     "briee": (100, _GAME),
     "efficient": (40, ()),
+    "boot-dqn": (40, (("heads", 3), ("workers", 10), ("rounds", 2), ("steps_per_episode", 1))),
+    "flambe": (100, (("episodes_per_level", 60),)),
+    "homer": (100, (("episodes_per_level", 60), ("epochs", 2), ("restarts", 1), ("psdp.episodes", 20))),
+    "moffle": (100, (("episodes_per_level", 60), *_FEATURES)),
+    "musik": (100, (("episodes_per_level", 60), ("psdp.episodes", 20))),
+    "olive": (300, (("estimate_episodes", 100), ("eliminate_episodes", 200))),
+    "pcid": (100, (("episodes_per_level", 60),)),
+    "ppe": (100, (("episodes_per_level", 60), ("steps", 10))),
+    "rep-ucb": (200, (("buffer_size", 200),)),
+    "vox": (100, (("episodes_per_level", 60), ("psdp.episodes", 20), *_FEATURES)),
 }
 """Budget and changes of a smoke run on the lock with H = 2, by algorithm. All experiments share them, and so
 their jitted functions."""

@@ -148,6 +148,6 @@ def counted(state: T, rows: Gathered, steps: int, **changes: Any) -> T:
         episodes=state.episodes + len(rows.action),
         env_steps=state.env_steps + len(rows.action) * steps,
         explore_return=rows.total.mean(),
-        reached_level=rows.reached.max(),
+        reached_level=jnp.where(jnp.isnan(rows.reached[0]), jnp.nan, rows.reached.max()),  # XLA's skips NaN
         **changes,
     )

@@ -138,7 +138,8 @@ def classify(rows: Gathered, size: Int[Array, ""], config: PpeConfig, P: int, A:
 
     def loss(net: Layers, part, key):
         x, candidate = part
-        return -jnp.take_along_axis(log_probability(net, x), candidate[:, None], axis=1).mean()
+        likely = jnp.take_along_axis(log_probability(net, x), candidate[:, None], axis=1)
+        return config.lam * (net.weights[0] ** 2).sum() - likely.mean()
 
     net = descend(
         loss, new_layers(init_key, (rows.x.shape[1], P * A)), (rows.next_x, candidate), fit_key,

@@ -134,10 +134,11 @@ class HomerConfig(AlgorithmConfig):
 
     @classmethod
     def released(cls, horizon: int, dense: bool = False) -> "HomerConfig":
-        """Greedy prefix policies, and fitted Q iteration with linear functions."""
-        regression = RegressionConfig("linear", steps=2000, batch=128, learning_rate=1e-3)
-        plan = PsdpConfig(1000, regression)
-        return cls(plan, "prefix", episodes_per_level=5000 if horizon <= 6 else 20_000)
+        """Greedy prefix policies, and fitted Q iteration with linear functions.
+
+        Its program trains them by Adam; in closed form they do not add up noise over the levels.
+        """
+        return cls(PsdpConfig(1000), "prefix", episodes_per_level=5000 if horizon <= 6 else 20_000)
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,8 @@ class PpeConfig(AlgorithmConfig):
     """Rows per gradient step."""
     learning_rate: float = 1e-2
     """Step size of Adam."""
+    lam: float = 0.04
+    """Penalty of the squared weights of the classifier, which must not see paths in the noise."""
     merge: float = 0.625
     """Paths are merged if their predictions differ by less than this over the number of candidates: 5 / 8
     (its paper)."""
@@ -193,6 +196,7 @@ class PpeConfig(AlgorithmConfig):
     def __post_init__(self) -> None:
         require(self, ">= 1", "num_latents", "episodes_per_level", "steps", "batch", "check_episodes")
         require(self, "> 0", "learning_rate", "merge")
+        require(self, ">= 0", "lam")
 
     @classmethod
     def paper(cls, horizon: int, dense: bool = False) -> "PpeConfig":
