@@ -18,8 +18,6 @@ from briee.rollout.trajectories import StoredRows
 
 FEW = 0.005
 """Decoded states with a smaller share of a level's visits are left out of the map."""
-PRIOR = 1.0
-"""Imaginary rows with reward 0 that lead nowhere, so that one lucky try does not decide a value."""
 
 
 class Visits(NamedTuple):
@@ -43,7 +41,7 @@ class LatentMap(NamedTuple):
     visits: np.ndarray
     """f64[H, K]: share of a level's rows; NaN for states that are left out."""
     value: np.ndarray
-    """f64[H, K]: optimal value in the estimated model."""
+    """f64[H, K]: optimal value in the model of observed means; not shrunk."""
     planned: np.ndarray
     """int[H, K]: the greedy policy's most frequent action."""
     probability: np.ndarray
@@ -82,7 +80,7 @@ def map_latents(visits: Visits) -> LatentMap:
     value = np.zeros((H + 1, K))
     for h in reversed(range(H)):
         later = moved[h] @ value[h + 1] if h < H - 1 else 0.0
-        q = (reward[h] + later) / (tried[h] + PRIOR)
+        q = (reward[h] + later) / np.maximum(tried[h], 1)
         best = np.where(tried[h] > 0, q, -np.inf).max(axis=1)
         value[h] = np.where(tried[h].any(axis=1), best, 0.0)
     total = tried.sum((1, 2))

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from briee.algorithms.names import in_words
 from briee.configuration import flatten
 from briee.diagnose.decoder_table import DecoderTable
 from briee.diagnose.latent_map import LatentMap, level_history, map_latents, stored_visits
 from briee.errors import RunError
 from briee.training.directory import read_json, read_metrics
 from briee.training.listing import list_runs
-from briee.training.spec import run_title
 
 TIMES = ("collect", "represent", "plan", "evaluate")
 POINTS = 40
@@ -52,10 +52,18 @@ class RunContents:
         return tuple(f"{name}={value}" for name, value in sorted(flat.items()) if name not in free)
 
     @property
+    def group_label(self) -> str:
+        """The group as tables name it: algorithm, preset, and what distinguishes it."""
+        c = self.config
+        preset = "" if c["preset"] == "default" else c["preset"]
+        where = f"{c['env']} {c['horizon']} {self.setting}".strip()
+        return " ".join(filter(None, (c["algorithm"], preset, where)))
+
+    @property
     def title(self) -> str:
         """The run in a few words, without its seed."""
         c = self.config
-        what = f"{run_title(c['algorithm'], c['preset'], c['env'])}, H = {c['horizon']}"
+        what = f"{in_words(c['algorithm'] + ' ' + c['preset'])} on {c['env']}, H = {c['horizon']}"
         return f"{what}, {self.setting}" if self.setting else what
 
     @property

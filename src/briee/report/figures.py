@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from briee.algorithms.names import colour, style
+from briee.diagnose.latent_map import LatentMap
 from briee.report.contents import TIMES, RunContents
 
-COLOURS = ("#3f7fd1", "#e0862a", "#2f9e77", "#b5529c", "#c94f4f", "#7a6fd0", "#8a8f2a", "#4aa3b8")
-"""One per group of runs; readable on a light and on a dark background."""
+MOST_STATES = 12
+"""The map draws at most this many states of a level."""
 ACTIVITY_COLOURS = {"collect": "#3f7fd1", "represent": "#e0862a", "plan": "#2f9e77", "evaluate": "#b5529c"}
 
 
@@ -19,7 +21,8 @@ class Line:
     name: str
     x: np.ndarray
     y: np.ndarray
-    group: int
+    look: tuple[str, str]
+    """Colour `#rrggbb`, and line style as in matplotlib."""
     bold: bool = False
     low: np.ndarray | None = None
     high: np.ndarray | None = None
@@ -110,14 +113,18 @@ def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
     found = [
         curves(runs, "return", "Return of the learned policy", f"{band}; a run that ended keeps its last "
                "value. Dashed: the optimal return.", "eval_return", "mean return", reference=best),
-        curves(runs, "level", "How deep exploration reaches", f"{band}.", "reached_level",
+        curves(runs, "level", "How deep exploration reaches", f"{band}. The deepest "
+               "level at which an exploring episode was still on the way to the goal. Exploration goes where "
+               "something new is likely, so in a solved run it may stay below the last level: the learned "
+               "policy is what reaches the goal.", "reached_level",
                "deepest level still on the way"),
         curves(runs, "accuracy", "Latent states decoded correctly", f"{band}. Only for environments "
                "that reveal their latent states; the learner never sees them.", "decoder_accuracy",
                "share of observations"),
         curves(runs, "gap", "RepLearn's gap", f"{band}. How much better other features could predict: the "
                "largest objective of the last discriminator, over levels (Algorithm 2, line 6); for the "
-               "algorithm efficient, the mean objective of the levels' fits.",
+               "algorithm efficient, the mean objective of the levels' fits. It may rise while the return "
+               "rises: new states make the prediction harder, not the decoders worse.",
                "replearn_gap", "objective", log=True),
         spent(runs),
     ]  # fmt: skip
@@ -137,23 +144,24 @@ def curves(
     """Every run thin, the median of its group bold; with `log`, logarithmic if the values span a decade."""
     groups = list(dict.fromkeys(run.group for run in runs))
     lines: list[Line] = []
-    for index, group in enumerate(groups):
-        members = []
+    names = [next(run.group_label for run in runs if run.group == group) for group in groups]
+    for group, name in zip(groups, names, strict=True):
+        look, members = (colour(name), style(name, names)[1]), []
         for run in (run for run in runs if run.group == group):
             x, y = run.column("episodes"), run.column(column)
             ok = np.isfinite(y) & ((y > 0) if log else True)
             if ok.any():
                 members.append((run, x[ok], y[ok]))
         alone = len(members) == 1
-        lines += [Line(run.label, x, y, index, bold=alone) for run, x, y in members]
+        lines += [Line(run.label, x, y, look, bold=alone) for run, x, y in members]
         if len(members) > 1:
-            lines.append(_median(members[0][0].title, [(x, y) for _, x, y in members], index))
+            lines.append(_median(members[0][0].title, [(x, y) for _, x, y in members], look))
     values = np.concatenate([line.y for line in lines]) if lines else np.ones(1)
     log = log and values.max() >= 10 * values.min()
     return Lines(key, title, caption, y_label, tuple(lines), bool(log), reference) if lines else None
 
 
-def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], group: int) -> Line:
+def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], look: tuple[str, str]) -> Line:
     """Median and quartiles over seeds; each curve is interpolated, and constant after its end."""
     start = max(x[0] for x, _ in members)
     grid = np.unique(np.concatenate([x for x, _ in members]))
@@ -162,7 +170,7 @@ def _median(title: str, members: list[tuple[np.ndarray, np.ndarray]], group: int
         grid = grid[np.unique(np.linspace(0, len(grid) - 1, 400).astype(int))]
     values = np.stack([np.interp(grid, x, y) for x, y in members])
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
-    return Line(f"{title}, median of {len(members)} seeds", grid, middle, group, True, low, high)
+    return Line(f"{title}, median of {len(members)} seeds", grid, middle, look, True, low, high)
 
 
 def spent(runs: Sequence[RunContents]) -> Bars | None:
@@ -183,9 +191,9 @@ def latent_map(run: RunContents) -> Map | None:
     H, K = found.visits.shape
     nodes: list[Node] = []
     position: dict[tuple[int, int], int] = {}
+    kept, hidden = drawn_states(found)
     for h in range(H):
-        seen = [k for k in range(K) if np.isfinite(found.visits[h, k])]
-        for lane, k in enumerate(sorted(seen, key=lambda k: (-round(found.value[h, k], 2), k))):
+        for lane, k in enumerate(sorted(kept[h], key=lambda k: (-round(found.value[h, k], 2), k))):
             share, value = float(found.visits[h, k]), float(found.value[h, k])
             about = f"level {h}, state {k}: {share:.0%} of visits, value {value:.2f}"
             position[h, k] = len(nodes)
@@ -200,10 +208,32 @@ def latent_map(run: RunContents) -> Map | None:
     caption = (
         "Levels from left to right, the most valuable state of each level on top. Circles: discovered "
         "states, larger with more visits, coloured by value. Blue: where the greedy policy's action leads; "
-        "grey: where the likeliest other action leads; wider with higher estimated probability."
+        "grey: where the likeliest other action leads; wider with higher estimated probability. Values and "
+        "probabilities are means of the run's own data."
     )
+    if hidden:
+        caption += f" At most {MOST_STATES} states a level are drawn, {hidden} less visited ones are not."
     lanes = max((node.lane for node in nodes), default=0) + 1
     return Map("map", "Map of the discovered latent states", caption, tuple(nodes), tuple(edges), H, lanes)
+
+
+def drawn_states(found: LatentMap) -> tuple[list[list[int]], int]:
+    """The states of each level that the map shows, and how many it leaves out.
+
+    At most `MOST_STATES` a level: first those on the greedy policy's path, then the most visited.
+    """
+    H, K = found.visits.shape
+    share = np.nan_to_num(found.visits)
+    there, kept, hidden = share[0], [], 0
+    for h in range(H):
+        seen = np.flatnonzero(share[h])
+        path = np.where(there[seen] > 0.01, there[seen], 0.0)
+        order = seen[np.lexsort((-share[h, seen], -path))]
+        kept.append([int(k) for k in order[:MOST_STATES]])
+        hidden += max(len(seen) - MOST_STATES, 0)
+        if h < H - 1:
+            there = there @ found.probability[h, np.arange(K), found.planned[h]]
+    return kept, hidden
 
 
 def _edges(probability: np.ndarray, planned: int, start: int, end: int) -> list[Edge]:
@@ -241,9 +271,9 @@ def decoder(run: RunContents) -> Heats | None:
 
 
 def level_maps(run: RunContents) -> list[Heats]:
-    """Coverage and bonus of each level over training; none with a single point in time."""
+    """Coverage and bonus of each level over training; of each state if the data's order is not known."""
     if run.times is None or len(run.times) < 2:
-        return []
+        return state_maps(run)
     covered = "Share of (discovered state, action) pairs that the data of a level contains, over time."
     worth = "Mean exploration bonus of a level's data: how much is still worth a visit."
     origin = " Computed from the data that the run kept, as its last decoders see it."
@@ -258,3 +288,29 @@ def level_maps(run: RunContents) -> list[Heats]:
             found.append(Heats(key, f"{title} per level over time", caption + origin, (values,), ("",),
                                run.times, "training episodes", "level", title.lower(), limits))  # fmt: skip
     return found
+
+
+def state_maps(run: RunContents) -> list[Heats]:
+    """Coverage and bonus of each discovered state at the end, for algorithms that keep no order of rows."""
+    found = run.latent_map
+    if found is None:
+        return []
+    kept, _ = drawn_states(found)
+    coverage, bonus = np.full((2, max(map(len, kept)), len(kept)), np.nan)
+    for h, states in enumerate(kept):
+        for lane, k in enumerate(sorted(states, key=lambda k: (-round(found.value[h, k], 2), k))):
+            coverage[lane, h] = (found.tried[h, k] > 0).mean()
+            bonus[lane, h] = (1 / np.sqrt(found.tried[h, k] + 1)).mean()
+    order = " States are in the order of the map, from the top; blank: the level has fewer."
+    covered = "Share of the actions that the data of a discovered state contains, at the end." + order
+    worth = (
+        "Mean over actions of 1/√(n + 1), n rows of the state with this action: what the bonus of "
+        "Algorithm 1 is for discrete states, up to its factor. Yellow: hardly tried." + order
+    )
+    x = np.arange(len(kept))
+    return [
+        Heats("coverage", "Coverage of each state", covered, (coverage,), ("",), x, "level", "state",
+              "coverage", (0.0, 1.0)),
+        Heats("bonus", "Exploration bonus of each state", worth, (bonus,), ("",), x, "level", "state",
+              "bonus", (0.0, 1.0)),
+    ]  # fmt: skip

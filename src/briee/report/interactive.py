@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from briee.report.figures import ACTIVITY_COLOURS, COLOURS, Bars, Edge, Figure, Heats, Line, Lines, Map
+from briee.report.figures import ACTIVITY_COLOURS, Bars, Edge, Figure, Heats, Line, Lines, Map
 
 Drawn = dict[str, Any]
 GREY, BLUE = "rgba(128,128,128,0.45)", "#3f7fd1"
+DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 WIDTHS = (0.8, 1.6, 3.0, 5.0)
 """Widths of edges, by quarter of the probability."""
 
@@ -48,7 +49,7 @@ def _curve(line: Line) -> Drawn:
         _list(line.y),
         "lines" if len(line.x) > 1 else "markers",
         name=line.name,
-        line={"color": COLOURS[line.group % len(COLOURS)], "width": 3 if line.bold else 1},
+        line={"color": line.look[0], "dash": DASHES[line.look[1]], "width": 3 if line.bold else 1},
         opacity=1.0 if line.bold else 0.75,
         showlegend=line.bold,
         hovertemplate="%{y:.4g} after %{x:,} episodes<extra>" + line.name + "</extra>",
@@ -56,8 +57,7 @@ def _curve(line: Line) -> Drawn:
 
 
 def _band(line: Line) -> list[Drawn]:
-    colour = COLOURS[line.group % len(COLOURS)]
-    fill = "rgba({},{},{},0.18)".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
+    fill = "rgba({},{},{},0.18)".format(*(int(line.look[0][i : i + 2], 16) for i in (1, 3, 5)))
     x, edge = _list(line.x), {"line": {"width": 0}, "hoverinfo": "skip"}
     upper = _scatter(x, _list(line.high), fill="tonexty", fillcolor=fill, **edge)
     return [_scatter(x, _list(line.low), **edge), upper]
@@ -109,8 +109,9 @@ def _(figure: Map) -> Drawn:
     data.append(_scatter(x, y, "markers", marker=invisible, text=about, **hover))
     levels, lanes = [node.level for node in figure.nodes], [-node.lane for node in figure.nodes]
     values, about = [node.value for node in figure.nodes], [node.about for node in figure.nodes]
+    largest = 32 if figure.lanes < 7 else 22
     marker = {
-        "size": [10 + 30 * node.share**0.5 for node in figure.nodes], "color": values, "opacity": 1,
+        "size": [8 + largest * node.share**0.5 for node in figure.nodes], "color": values, "opacity": 1,
         "colorscale": "Viridis", "cmin": min(0.0, *values) if values else 0,
         "cmax": max(1e-9, *values) if values else 1,
         "colorbar": {"title": {"text": "value"}, "thickness": 12, "outlinewidth": 0},
@@ -120,7 +121,7 @@ def _(figure: Map) -> Drawn:
     x_axis = {"title": {"text": "level"}, "dtick": 1 if figure.horizon <= 30 else 5, "showgrid": False,
               "zeroline": False, "range": [-0.5, figure.horizon - 0.5]}  # fmt: skip
     y_axis = {"visible": False, "range": [-figure.lanes + 0.45, 0.55]}
-    layout = _layout(x_axis, y_axis, 130 + 80 * figure.lanes)
+    layout = _layout(x_axis, y_axis, 130 + min(80 * figure.lanes, 740))
     layout["margin"] = layout["margin"] | {"l": 8}  # its vertical axis is not shown
     return {"data": data, "layout": layout, "width": max(340, 76 + 44 * figure.horizon)}
 

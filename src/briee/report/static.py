@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from briee.report.figures import ACTIVITY_COLOURS, COLOURS, Bars, Figure, Heats, Lines, Map
+from briee.report.figures import ACTIVITY_COLOURS, Bars, Figure, Heats, Lines, Map
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -37,9 +37,9 @@ def _(figure: Lines) -> Any:
     drawing = _blank(figure, 7, 4)
     axis = drawing.subplots()
     for line in figure.lines:
-        colour = COLOURS[line.group % len(COLOURS)]
+        colour, dash = line.look
         width, alpha = (2.5, 1.0) if line.bold else (0.8, 0.6)
-        mark, name = "-" if len(line.x) > 1 else "o", line.name if line.bold else None
+        mark, name = dash if len(line.x) > 1 else "o", line.name if line.bold else None
         axis.plot(line.x, line.y, mark, color=colour, linewidth=width, alpha=alpha, label=name)
         if line.low is not None:
             axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
@@ -76,12 +76,12 @@ def _(figure: Heats) -> Any:
 
 @draw.register
 def _(figure: Map) -> Any:
-    drawing = _blank(figure, min(2.5 + 0.7 * figure.horizon, 24), 1.6 + 0.8 * figure.lanes)
+    drawing = _blank(figure, min(2.5 + 0.7 * figure.horizon, 24), 1.6 + min(0.8 * figure.lanes, 7.4))
     axis = drawing.subplots()
     for edge in sorted(figure.edges, key=lambda edge: edge.planned):
         start, end = figure.nodes[edge.start], figure.nodes[edge.end]
         axis.plot(
-            [start.level, end.level], [-start.lane, -end.lane], color=COLOURS[0] if edge.planned else "0.75",
+            [start.level, end.level], [-start.lane, -end.lane], color="#3f7fd1" if edge.planned else "0.75",
             linewidth=0.5 + 4 * edge.probability, zorder=1, solid_capstyle="round",
         )  # fmt: skip
     values = [node.value for node in figure.nodes]
