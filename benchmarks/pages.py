@@ -21,6 +21,7 @@ from statistics import median
 
 from briee.experiments.ablation import OTHER, RELEASED
 from briee.experiments.ablation_efficient import CHANGES
+from briee.experiments.ablation_protocol import VARIANTS
 from briee.experiments.fig1b import REFERENCES
 from briee.experiments.tables import Row
 from queries import (
@@ -172,6 +173,50 @@ def ablation_efficient() -> str:
     return table(["", *worlds], rows)
 
 
+PROTOCOL = {
+    "": "nothing: the preset `practical`",
+    "no game": "game: the first features are kept",
+    "no clusters": "start: old features, random in the beginning, no clusters",
+    "batch of the paper": "batch: 50 H episodes an update, in one round",
+    "bonus of the paper": "bonus: α = H/5, λ = 1",
+    "deviations only": "rows: the deviations alone",
+}
+"""What a variant of `practical` undoes, in words."""
+assert set(PROTOCOL) == set(VARIANTS)
+
+
+def _outcome(label: str, world: str) -> str:
+    """How the runs of a line ended in a world of the ablation of the protocol, a dash if there are none."""
+    rows = [row for row in runs("ablation-protocol") if (row["label"], row["world"]) == (label, world)]
+    return outcome(rows) if rows else "–"
+
+
+def ablation_protocol() -> str:
+    """`practical` with one change undone at a time."""
+    labels = {f"briee practical {variant}".strip(): words for variant, words in PROTOCOL.items()}
+    rows = [
+        [words, *(_outcome(label, f"lock, H = {H}") for H in (12, 25))] for label, words in labels.items()
+    ]
+    return table(["undone", "H = 12", "H = 25"], rows)
+
+
+def protocol_worlds() -> str:
+    """`practical` with and without the game in further worlds."""
+    names = {
+        "lock, H = 12, distractors = 20": "sparse lock, H = 12, 20 distractors",
+        "lock, H = 30": "sparse lock, H = 30",
+        "lock-simplex, H = 30, temperature = 0.5": "simplex lock, H = 30, temperature 0.5, within 3 %",
+        "lock-simplex, H = 30, temperature = 1.0": "simplex lock, H = 30, temperature 1, within 3 %",
+    }
+    known = {row["world"] for row in runs("ablation-protocol")}
+    rows = [
+        [words, _outcome("briee practical", world), _outcome("briee practical no game", world)]
+        for world, words in names.items()
+        if world in known
+    ]
+    return table(["world", "with the game", "without"], rows)
+
+
 def lock() -> str:
     """`efficient` on the sparse lock."""
     rows = []
@@ -247,6 +292,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "fig2c": lambda: curves_table("fig2c", 5),
     "ablation": ablation,
     "ablation-efficient": ablation_efficient,
+    "ablation-protocol": ablation_protocol,
+    "protocol-worlds": protocol_worlds,
     "lock": lock,
     "worlds": worlds,
     "environments": environments,

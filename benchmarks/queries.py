@@ -84,6 +84,33 @@ def late_returns(rows: Sequence[Row], evaluations: int) -> list[float]:
     return sorted(means, reverse=True)
 
 
+def curves_of(rows: Sequence[Row]) -> list[list[tuple[int, float]]]:
+    """Episodes and return of the evaluations of each run."""
+    key = lambda row: (row["label"], row["world"], row["seed"])  # noqa: E731
+    found: dict[tuple[str, ...], list[tuple[int, float]]] = {key(row): [] for row in rows}
+    for point in read_curves(RESULTS / _home(rows)):
+        if key(point) in found:
+            found[key(point)].append((int(point["episodes"]), float(point["eval_return"])))
+    return list(found.values())
+
+
+def reached(rows: Sequence[Row], share: float = 0.98, streak: int = 5) -> list[int]:
+    """Episodes of each run until so many evaluations in a row have a mean of this share of the optimum."""
+    ends = []
+    for row, curve in zip(rows, curves_of(rows), strict=True):
+        good = [value >= share * float(row["optimal_return"]) for _, value in curve]
+        ends += [curve[i][0] for i in range(streak - 1, len(good)) if all(good[i - streak + 1 : i + 1])][:1]
+    return ends
+
+
+def late_shares(rows: Sequence[Row], evaluations: int = 50) -> list[float]:
+    """The mean return of the last evaluations of each run, as a share of its optimum."""
+    tails = [[value for _, value in curve[-evaluations:]] for curve in curves_of(rows)]
+    return [
+        sum(tail) / len(tail) / float(row["optimal_return"]) for row, tail in zip(rows, tails, strict=True)
+    ]
+
+
 def _home(rows: Sequence[Row]) -> str:
     """The experiment whose table has these rows."""
     names = (path.parent.name for path in sorted(RESULTS.glob("*/runs.csv")))
@@ -111,6 +138,10 @@ STATISTICS: dict[str, Callable[[Sequence[Row]], str]] = {
     "return": lambda rows: span([float(row["final_return"]) for row in rows], ".2f"),
     "optimum": lambda rows: span([float(row["optimal_return"]) for row in rows], ".3f"),
     "late returns": lambda rows: ", ".join(f"{value:.2f}" for value in late_returns(rows, 100)),
+    "within 2 %": lambda rows: f"{count(median(reached(rows)))} ({span(reached(rows))})",
+    "reached": lambda rows: f"{len(reached(rows))} of {len(rows)}",
+    "late shares": lambda rows: span(late_shares(rows), ".3f"),
+    "seconds": lambda rows: f"{median(float(row['seconds']) for row in rows):.0f}",
     "shares": lambda rows: ", ".join(f"{share:.2f}" for share in shares(rows)),
     "least share": lambda rows: f"{min(shares(rows)):.3f}",
     "minutes": lambda rows: span([round(float(row["seconds"]) / 60) for row in rows]),

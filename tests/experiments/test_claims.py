@@ -61,7 +61,14 @@ def test_lsvi_with_true_features_solves_every_horizon():
 
 @pytest.mark.parametrize(
     ("label", "rival"),
-    [("briee paper", "HOMER"), ("briee released", "HOMER"), ("efficient", "HOMER"), ("efficient", "MusIK")],
+    [
+        ("briee practical", "HOMER"),
+        ("briee practical", "MusIK"),
+        ("briee paper", "HOMER"),
+        ("briee released", "HOMER"),
+        ("efficient", "HOMER"),
+        ("efficient", "MusIK"),
+    ],
 )
 def test_briee_needs_fewer_episodes_than_the_published_budgets(label, rival):
     found, (budgets, _) = episodes("fig1b", label), REFERENCES[rival]
@@ -75,6 +82,51 @@ def test_the_efficient_algorithm_needs_fewer_episodes_than_the_paper_s():
     ours, paper = episodes("fig1b", "efficient"), episodes("fig1b", "briee paper")
     for H in ours.keys() & paper.keys():
         assert max(ours[H]) < min(paper[H])
+
+
+def test_algorithm_one_opens_every_horizon_that_was_run_with_few_episodes_linear_in_the_horizon():
+    ours, line = (episodes("fig1b", label) for label in ("briee practical", "lsvi-ucb calibrated"))
+    assert {6, 12, 25, 50} <= set(ours)
+    assert all(np.isfinite(counts).all() for counts in ours.values())
+    for H, most in ((6, 400), (12, 1_000), (25, 1_800), (50, 3_500)):
+        assert np.median(ours[H]) <= most
+        assert 100 * max(ours[H]) < REFERENCES["HOMER"][0][H]
+        assert 1.5 < np.median(ours[H]) / np.median(line[H]) < 2, "the price of learned features"
+    per_level = [np.median(ours[H]) / H for H in sorted(ours)]
+    assert per_level == sorted(per_level, reverse=True), "at most linear"
+
+
+def test_on_the_simplex_lock_algorithm_one_comes_within_two_percent_of_the_optimum():
+    optimum = {row["seed"]: float(row["optimal_return"]) for row in table("fig2b")}
+    late: dict[str, dict[str, list[float]]] = {}
+    for row in table("fig2b", "curves"):
+        late.setdefault(row["label"], {}).setdefault(row["seed"], []).append(float(row["eval_return"]))
+    share = {
+        label: [np.mean(returns[-50:]) / optimum[seed] for seed, returns in seeds.items()]
+        for label, seeds in late.items()
+    }
+    assert len(share["briee practical"]) == len(SEEDS)
+    assert min(share["briee practical"]) > 0.98
+    assert max(share["efficient"]) < 0.97, "hard labels lose what is soft"
+    assert max(share["briee paper"]) < 0.2
+
+
+def test_the_dense_reward_does_not_halve_the_episodes_of_algorithm_one():
+    dense = episodes("fig2c", "briee practical")[30]
+    assert len(dense) == len(SEEDS)
+    assert max(dense) <= 2_000
+    assert 50 * max(dense) < min(episodes("fig2c", "ppo paper")[30])
+    longer = episodes("fig1b", "briee practical")[50]
+    assert np.median(dense) > np.median(longer) / 2, "even half of what H = 50 takes is less"
+
+
+def test_with_loud_distractors_the_game_decides():
+    worlds: dict[str, list[float]] = {}
+    for row in table("ablation-protocol"):
+        if row["world"] == "lock, H = 12, distractors = 20":
+            worlds.setdefault(row["label"], []).append(float(row["episodes_to_solve"] or np.inf))
+    assert max(worlds["briee practical"]) <= 2_000
+    assert np.isinf(worlds["briee practical no game"]).all()
 
 
 def test_fourier_features_solve_what_the_paper_says_and_joint_ones_need_fewer_episodes():
