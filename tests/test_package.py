@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import gymnasium as gym
@@ -83,3 +84,17 @@ def test_the_architecture_names_every_module():
     assert wanted <= listed_modules(page), "docs/architecture.md lists every module in its room"
     without = page.replace("level_fit, ", "", 1)
     assert wanted - listed_modules(without) == {"algorithms/efficient/level_fit"}
+
+
+@pytest.mark.slow
+def test_the_package_is_built_and_its_description_renders_on_an_index(tmp_path):
+    subprocess.run([sys.executable, "-m", "build", "-o", str(tmp_path), str(ROOT)], check=True)
+    built = sorted(map(str, tmp_path.iterdir()))
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built], check=True)
+    with zipfile.ZipFile(built[0]) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        text = wheel.read(metadata).decode()
+        assert "briee/report/plotly.min.js.gz" in wheel.namelist()
+    assert "Requires-Dist: plotly" not in text.split("extra ==")[0]
+    assert "Project-URL: Paper, https://arxiv.org/abs/2202.00063" in text
+    assert re.findall(r"\]\((?!https?:|#)", text) == [], "an index has no files of the repository"

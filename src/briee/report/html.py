@@ -124,7 +124,10 @@ def _subtitle(runs: Sequence[RunContents]) -> str:
 
 
 def _plotly() -> str:
-    """plotly.js from the Python package, compressed to a third of its size."""
+    """plotly.js, compressed to a third of its size: beside this file in a wheel, else of the package."""
+    packed = resources.files("briee.report").joinpath("plotly.min.js.gz")
+    if packed.is_file():
+        return base64.b64encode(packed.read_bytes()).decode()
     try:
         source = resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
     except (ModuleNotFoundError, FileNotFoundError):
