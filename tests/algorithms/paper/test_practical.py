@@ -20,6 +20,7 @@ from briee.algorithms.paper.held_out_game import Level, held_out_loss, play
 from briee.algorithms.paper.lsvi import lsvi
 from briee.algorithms.paper.refits import balanced_rows, growth
 from briee.envs.block import BlockState
+from briee.envs.emission import VectorEmission
 from briee.envs.lock import CombinationLock
 from briee.envs.random_block import RandomBlockMDP
 from briee.rollout.policies import UniformPolicy
@@ -181,6 +182,7 @@ class LowRank(RandomBlockMDP):
     """A random low-rank MDP: the latent state is resampled from softmax(scores / tau) before each step, and
     the reward is linear in these soft features."""
 
+    emission: VectorEmission
     temperature: float = eqx.field(static=True)
 
     def __init__(self, temperature: float, **arguments: Any):
