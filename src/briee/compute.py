@@ -60,6 +60,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_gigabytes() -> float | None:
+    """Memory of this machine; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def cache_folder() -> Path:
     """The user's folder for caches on this system."""
     if given := os.environ.get("XDG_CACHE_HOME"):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from briee.agent.loading import load
 from briee.algorithms import registry as algorithms
 from briee.cli.main import main
 from briee.diagnose import speed as bench
@@ -97,6 +98,14 @@ def test_import_is_fast():
         ("train lock extra", "unexpected argument 'extra'"),
         ("train lock --horizon six", "--horizon must be a whole number, got 'six'"),
         ("train lock --horizon", "--horizon needs a value"),
+        ("train lock --horizon 5000", "of memory, and there are "),
+        ("train lock --episodes 1.5", "--episodes must be a whole number, got '1.5'"),
+        ("train lock --episodes inf", "--episodes must be a whole number, got 'inf'"),
+        ("train lock --num-latents many", "--num-latents must be a whole number, got 'many'"),
+        ("train lock --preset paper --num-latents 0", "num-latents must be >= 1, got 0"),
+        ("train lock --algo ppo --num-latents 3", "unknown option --num-latents: it belongs to --algo"),
+        ("runs --sort size", "--sort must be one of run, state, env, horizon, "),
+        ("runs --jso", "unknown option --jso: did you mean --json"),
         ("train lock --fit.forward x", "--fit.forward must be a number, got 'x'"),
         ("train lock --resume=yes", "unexpected argument 'yes'"),
         (
@@ -152,6 +161,8 @@ def test_wrong_requests_get_one_sentence(capsys, request_, sentence):
         ),
         ("lock --preset paper", ("briee", "paper", "lock-h6-briee-paper-s1"), ""),
         ("lock --preset practical", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
+        ("lock --num-latents 8", ("efficient", "default", "lock-h6-efficient-k8-s1"), ""),
+        ("lock --preset paper --num-latents 8", ("briee", "paper", "lock-h6-briee-paper-k8-s1"), ""),
         ("lock --algo briee", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
         ("lock --reward-free", ("reward-free", "paper", "lock-h6-reward-free-paper-s1"), ""),
     ],
@@ -200,6 +211,9 @@ def test_lists(finished, capsys):
     assert main(["runs", str(finished.parent)]) == 0
     _, line = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == [str(finished), "finished", "lock"]
+    assert main(["runs", str(finished.parent), "--json", "--sort", "return"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["run"], told["seed"], told["episodes"]) == (str(finished), 7, 30)
     assert main(["runs"]) == 0
     assert "no runs in runs" in capsys.readouterr().out
     assert main(["envs"]) == 0
@@ -213,6 +227,23 @@ def test_a_run_that_does_not_exist_is_begun_and_that_is_said(capsys):
     assert "nothing to resume in nowhere: a new run begins\n" in capsys.readouterr().out
     assert main([*TINY, "--episodes", "20", "--resume", "--run-dir", "nowhere"]) == 0
     assert "nothing to resume" not in capsys.readouterr().out
+
+
+def test_an_unsolved_run_says_why_and_what_to_try(capsys):
+    assert main([*TINY, "--episodes", "1e1", "--run-dir", "short"]) == 0
+    *_, why, command = capsys.readouterr().out.splitlines()
+    assert why == "why: 10 episodes were not enough"
+    assert command == "try: briee train lock --run-dir short --resume --episodes 20"
+    assert main([*shlex.split(command)[2:]]) == 0
+    assert json.loads(Path("short/summary.json").read_text())["episodes"] == 20
+
+
+def test_a_saved_agent_can_be_evaluated(finished, capsys):
+    load(finished).save("lock.briee")
+    assert main(["evaluate", "lock.briee", "--episodes", "20", "--json"]) == 0
+    from_file = json.loads(capsys.readouterr().out)
+    assert main(["evaluate", str(finished), "--episodes", "20", "--json"]) == 0
+    assert from_file | {"run_dir": ""} == json.loads(capsys.readouterr().out) | {"run_dir": ""}
 
 
 def test_resume_takes_its_values_from_the_run(finished, capsys, tmp_path):

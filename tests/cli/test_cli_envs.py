@@ -82,7 +82,7 @@ def test_a_rich_run_is_stored_evaluated_and_resumed_as_it_was(capsys):
     )
     assert main([*shlex.split(request), *SMALL, "--episodes", "12"]) == 0
     [run] = Path("runs").iterdir()
-    assert run.name == "FrozenLake-v1-random-h3-briee-paper-s5"
+    assert run.name == "FrozenLake-v1-random-h3-briee-paper-episodes-per-level-4-buffer-size-64-rounds-1-s5"
     stored = json.loads((run / "config.json").read_text())
     assert stored["rich"] == {"instance_seed": 5, "noise": 0.2, "emission": "random"}
     assert stored["env_arguments"] == {"is_slippery": False}

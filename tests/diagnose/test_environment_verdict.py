@@ -1,6 +1,7 @@
 """The doctor: what it says is true of environments whose structure is known."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -9,8 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.configuration import EvaluationConfig
 from briee.diagnose.environment_verdict import enough_latents, examine, level_facts, lines
 from briee.diagnose.merged_states import examine_decoders
+from briee.diagnose.next_step import next_steps
+from briee.diagnose.state_count import count_states
 from briee.envs.lock import CombinationLock
 from briee.protocols import Algorithm, Capabilities
 from briee.rollout.policies import UniformPolicy
@@ -39,7 +43,7 @@ def test_latent_states_are_counted_by_what_follows_them(num_latents):
 def test_too_few_latent_states_are_diagnosed_and_too_many_are_not(num_latents, enough):
     facts = level_facts(*block_data(5), 0, 2, seed=0)
     (finding,) = enough_latents([facts], num_latents)
-    assert (finding.mark == "ok") == enough
+    assert finding.mark == ("note" if enough else "warning")  # random play confirms no number
     assert ("too small" in finding.text) == (not enough)
 
 
@@ -53,7 +57,7 @@ def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
     lock = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3)
     said = "\n".join(lines(examine(lock, episodes=600)))
     assert "lock: 3 actions, observations of shape (8,), episodes of 2 steps" in said
-    assert "what follows tells about 2 latent states apart" in said
+    assert "observations form up to 3 clusters at a level" in said
     assert "the optimal return is 1" in said
     assert "continuous" not in said
     pole = "\n".join(lines(examine(gym.make_vec("CartPole-v1", num_envs=16), 8, episodes=200)))
@@ -67,6 +71,23 @@ def test_finitely_many_observations_are_counted_and_are_not_continuous():
     assert seen is not None
     assert 7 <= int(seen[1]) <= 11  # cells within three steps, and the mark of an episode that is over
     assert "continuous" not in said
+
+
+@pytest.mark.parametrize(("states", "noise"), [(2, 0.1), (12, 0.1), (36, 0.1), (36, 0.3)])
+def test_clusters_of_observations_are_counted(states, noise):
+    rng = np.random.default_rng(0)
+    codes, first = rng.normal(size=(states, 40)), rng.integers(0, states, 1500)
+    action, jump = rng.integers(0, 4, 1500), rng.integers(0, states, (states, 4))
+    now, later = (codes[z] + noise * rng.normal(size=(1500, 40)) for z in (first, jump[first, action]))
+    assert count_states(now, action, later) == states
+
+
+def test_continuous_observations_and_clusters_that_drift_are_no_states():
+    rng = np.random.default_rng(0)
+    action, plain = rng.integers(0, 2, 1500), rng.normal(size=(1500, 3))
+    assert count_states(plain, action, plain + 0.1) is None
+    lattice = 10.0 * rng.integers(0, 5, (1500, 1)) + rng.normal(size=(1500, 3))
+    assert count_states(lattice, action, lattice + action[:, None]) is None
 
 
 def test_what_cannot_be_used_is_refused():
@@ -96,8 +117,8 @@ class Seeing(Algorithm[Any]):
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        ([0, 1, 2], r"\+ decoded state .* num_latents=3 is enough where the run has been"),
-        ([0, 1, 5], r"\+ .* num_latents=6 is enough"),
+        ([0, 1, 2], r"\+ decoded state .* nothing speaks against num_latents=3"),
+        ([0, 1, 5], r"\+ .* nothing speaks against num_latents=6"),
         ([0, 0, 1], r"! num_latents=2 is too small, .* at level 1 .* merges latent states"),
         ([0, 0, 2], r"\xb7 at level 0 .* it uses 1 of num_latents=3, so it needs more data or training"),
     ],
@@ -105,3 +126,30 @@ class Seeing(Algorithm[Any]):
 def test_merged_latent_states_of_a_run_are_noticed(names, sentence):
     (said,) = lines(examine_decoders(Seeing(names), None))
     assert re.match(sentence, said), said
+
+
+class Few(Seeing):
+    """The same decoders after some episodes, with a target of 1."""
+
+    config = SimpleNamespace(evaluation=EvaluationConfig())
+
+
+@pytest.mark.parametrize(
+    ("names", "episodes", "cause", "options"),
+    [
+        (
+            [0, 0, 1],
+            5000,
+            r"num_latents=2 (is|looks) too small: .* the observation predicts",
+            "--num-latents",
+        ),
+        ([0, 1, 2], 5000, r"5,000 episodes were not enough", None),
+        ([0, 0, 1], 60, r"60 episodes were not enough", None),
+    ],
+)
+def test_the_cause_of_a_failed_run_comes_with_something_to_try(names, episodes, cause, options):
+    state: Any = SimpleNamespace(episodes=np.int64(episodes))
+    best = next_steps(Few(names), state, 1.0)[0]
+    assert re.match(cause, best.cause), best
+    assert best.more == (options is None)
+    assert best.options[:1] == (() if options is None else (options,))

@@ -77,7 +77,11 @@ def test_output_that_is_no_terminal_gets_plain_lines():
             {"solved": False, "finished": True, "algorithm": "reward-free"},
             "explored for 5,000 episodes; last return 0.500",
         ),
-        ({"solved": False, "finished": True}, "not solved within 5,000 episodes; last return 0.500"),
+        (
+            {"solved": False, "finished": True, "target_return": 1.0},
+            "not solved within 5,000 episodes; last return 0.500",
+        ),
+        ({"solved": False, "finished": True}, "5,000 episodes, no target known; last return 0.500"),
         ({"solved": False, "finished": False}, "stopped after 5,000 episodes; last return 0.500"),
     ],
 )

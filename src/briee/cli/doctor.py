@@ -1,9 +1,10 @@
 """`briee doctor`: tell in a minute whether an environment looks like one that BRIEE can handle."""
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -11,6 +12,9 @@ from briee.cli.main import parse, sentences, split_options
 from briee.cli.play import load_agent
 from briee.compute import prepare_process
 from briee.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from briee.agent.agent import Agent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +74,27 @@ def run(argv: Sequence[str]) -> int:
             else:
                 rich = rich_arguments | {"emission": args.rich} if args.rich else None
                 adapted = adapt(args.env, args.horizon, arguments, rich)
-                findings = doctor.examine(adapted, None, args.episodes, args.seed, args.num_latents)
+                tell = lambda finding: print(*doctor.lines([finding]), flush=True)  # noqa: E731
+                doctor.examine(adapted, None, args.episodes, args.seed, args.num_latents, tell)
+                return 0
     except EnvironmentStepError as error:
         raise RunError(str(error)) from error
     print("\n".join(doctor.lines(findings)))
+    if agent is not None and not agent.solved and agent.algorithm.capabilities.stops_when_solved:
+        _say_what_to_try(agent, run_dir, args.seed)
     return 0
+
+
+def _say_what_to_try(agent: "Agent", run_dir: Path, seed: int) -> None:
+    """What to try after a run that was not solved, best first."""
+    from briee.cli.train import next_command
+    from briee.diagnose.next_step import next_steps
+    from briee.training.directory import read_json
+    from briee.training.loop import target_of
+    from briee.training.spec import load_spec
+
+    command = shlex.split((read_json(run_dir / "manifest.json") or {}).get("command", ""))
+    argv, spec = command[2:] if command[:2] == ["briee", "train"] else [agent.spec.env], load_spec(run_dir)
+    target = target_of(spec, agent.algorithm)
+    for number, step in enumerate(next_steps(agent.algorithm, agent.state, target, seed), start=1):
+        print(f"{number}. {step.cause}; try: {next_command(step.options, step.more, spec, run_dir, argv)}")

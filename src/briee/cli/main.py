@@ -7,8 +7,10 @@ Exit codes: 0 done; 2 the request was wrong (one sentence on standard error); 13
 import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from briee.compute import still_computing
 from briee.errors import RunError, UsageError, suggestion
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+LATENTS = "--num-latents"
+"""Understood by every algorithm with latent states, whatever part of its configuration has the field."""
 KINDS = {int: "a whole number", float: "a number", str: "a word", Path: "a path"}
 T = TypeVar("T")
 
@@ -50,13 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script `briee`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for characters it lacks
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a run as Ctrl-C does
     try:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    if still_computing():  # the one way to end a process that is in XLA's compiler: everything is saved
+    if code == 130 or still_computing():  # threads may be in XLA, which aborts at exit: everything is saved
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -115,6 +123,8 @@ def parse(
             continue
         name, equals, text = token.partition("=")
         spelled = name.replace("_", "-")
+        if spelled == LATENTS and spelled not in known:  # the field of a part, as of --features.num-latents
+            spelled = next((option for option in known if option.endswith(".num-latents")), spelled)
         if spelled not in known:
             near = elsewhere(spelled) or suggestion(spelled, [o for o in known if o.startswith("-")])
             raise UsageError(f"unknown option {name}{near}")
@@ -164,8 +174,9 @@ def _read(kind: Any, name: str, text: str) -> Any:
             raise UsageError(f"{name} must be one of {', '.join(get_args(kind))}, got {text!r}")
         return text
     try:
-        return kind(text)
-    except ValueError:
+        whole = kind is int and not text.lstrip("+-").isdigit() and float(text).is_integer()  # as 1e4
+        return int(float(text)) if whole else kind(text)
+    except (ValueError, OverflowError):
         raise UsageError(f"{name} must be {KINDS[kind]}, got {text!r}") from None
 
 

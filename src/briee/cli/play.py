@@ -20,7 +20,7 @@ class PlayArgs:
     """Play episodes with the agent of a run."""
 
     run_dir: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-    """Directory of the run."""
+    """Directory of the run, or the file of a saved agent."""
     episodes: int = 100
     """Episodes to play."""
     seed: int = 0
@@ -40,10 +40,10 @@ class PlayArgs:
 def load_agent(run_dir: Path) -> "Agent":
     """The agent of a run; whatever prevents it is a `UsageError`."""
     prepare_process()
-    from briee.agent.loading import load_run
+    from briee.agent.loading import load, load_run
 
     with sentences():
-        return load_run(run_dir)
+        return load(run_dir) if run_dir.is_file() else load_run(run_dir)
 
 
 def returns_in_words(outcome: dict[str, Any]) -> str:

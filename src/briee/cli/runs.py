@@ -1,13 +1,14 @@
 """`briee runs`: list run directories with their state."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from briee.cli.main import parse
+from briee.cli.main import Flag, parse
 from briee.errors import UsageError
 from briee.training.listing import Listed, list_runs
 
@@ -18,6 +19,10 @@ class RunsArgs:
 
     root: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")] = Path("runs")
     """Where to look, directories below included."""
+    sort: Literal["run", "state", "env", "horizon", "algorithm", "seed", "episodes", "return"] = "run"
+    """Column to sort by; numbers from the smallest, runs without a value last."""
+    json: Flag = False
+    """Print JSON: a list with an object per run."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -25,7 +30,10 @@ def run(argv: Sequence[str]) -> int:
     args = parse(RunsArgs, argv, "briee runs")
     if not args.root.is_dir() and args.root != RunsArgs.root:
         raise UsageError(f"{args.root} is not a directory")
-    listed = list_runs(args.root)
+    listed = sorted(list_runs(args.root), key=lambda run: _sort_key(run, args.sort))
+    if args.json:
+        print(json.dumps([{"run": str(run.path), "state": run.state} | run_values(run) for run in listed]))
+        return 0
     if not listed:
         print(f"no runs in {args.root}")
         return 0
@@ -37,6 +45,19 @@ def run(argv: Sequence[str]) -> int:
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
+
+
+def run_values(listed: Listed) -> dict[str, Any]:
+    """The values of one run, by column."""
+    names = ("env", "horizon", "algorithm", "preset", "seed")
+    outcome = {"episodes": listed.summary.get("episodes"), "return": listed.summary.get("final_return")}
+    return {name: listed.config.get(name) for name in names} | outcome
+
+
+def _sort_key(listed: Listed, column: str) -> tuple[Any, ...]:
+    values = {"run": str(listed.path), "state": listed.state} | run_values(listed)
+    value = values[column]
+    return (value is None, isinstance(value, str), 0 if value is None else value, str(listed.path))
 
 
 def run_cells(listed: Listed) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ import tyro
 
 from briee.algorithms.registry import ALGORITHMS, DEFAULT_ALGORITHM, Choice, choose, default_preset, preset
 from briee.cli.main import Flag, options, parse, sentences, split_options
-from briee.compute import prepare_process
-from briee.configuration import AlgorithmConfig, check_seed, with_value
+from briee.compute import memory_gigabytes, prepare_process
+from briee.configuration import AlgorithmConfig, check_seed, flatten, with_value
 from briee.envs.registry import registered
 from briee.errors import RunError, UsageError
 from briee.training.directory import read_json
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 REWARD_FREE = "reward-free"
 HORIZON = 6
 """Horizon of the presets whose values --help shows."""
+MANY = 100
+"""From this many latent states on a run warns that it will be slow."""
 ALGO_HELP = (
     f"Algorithm: {', '.join(ALGORITHMS)}. Each has options of its own: `briee train lock --algo ppo --help`."
 )
@@ -60,7 +62,8 @@ class TrainArgs:
     episodes: int = 100_000
     """Budget: no iteration starts once this many training episodes were used."""
     run_dir: Path | None = None
-    """Directory of the run; by default runs/ENV-hHORIZON-ALGO-PRESET-sSEED."""
+    """Directory of the run; by default runs/ENV-hHORIZON-ALGO-PRESET-sSEED, with up to three fields that
+    differ from the preset, as in runs/lock-h6-efficient-k8-s1."""
     resume: Flag = False
     """Continue the run in the directory, whose own values are then the defaults; if there is none, a new run
     begins."""
@@ -75,10 +78,26 @@ class TrainArgs:
     @property
     def directory(self) -> Path:
         """Directory of the run, given or made up from the other arguments."""
+        if self.run_dir is not None:
+            return self.run_dir
         env = "-".join([re.sub(r"[^\w.-]+", "-", self.env), *([self.rich] if self.rich else [])])
         preset = [] if self.preset == "default" else [self.preset]
-        name = "-".join([env, f"h{self.horizon}", self.algo, *preset, f"s{self.seed}"])
-        return self.run_dir or Path("runs") / name
+        name = "-".join([env, f"h{self.horizon}", self.algo, *preset, *self.changed, f"s{self.seed}"])
+        return Path("runs") / name
+
+    @property
+    def changed(self) -> list[str]:
+        """Fields that differ from the preset's, so that another K is another run; no more than three."""
+        config = getattr(self, "config", None)
+        if config is None:
+            return []
+        default = preset(self.algo, self.preset, self.horizon or HORIZON, self.env)
+        now, usual = (flatten(dataclasses.asdict(one)) for one in (config, default))
+        other = [name for name in now if now[name] != usual.get(name) and name not in config.free_fields]
+        short = {"num_latents": "k"}
+        parts = [(name.rpartition(".")[2], now[name]) for name in other]
+        words = [f"{short.get(name, name.replace('_', '-') + '-')}{value}" for name, value in parts]
+        return [re.sub(r"[^\w.-]+", "-", word) for word in words][:3]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -109,22 +128,59 @@ def run(argv: Sequence[str]) -> int:
         algorithm = build(spec)
     if args.resume and not (args.directory / "config.json").exists():
         print(f"nothing to resume in {args.directory}: a new run begins", flush=True)
-    if note := _never_sure(algorithm, spec):
-        print(note, flush=True)
+    for note in (_never_sure(algorithm, spec), _ignored_seed(algorithm, spec), _large(algorithm)):
+        if note:
+            print(note, flush=True)
     command = shlex.join(["briee", "train", *argv])
     how = {"resume": args.resume, "overwrite": args.overwrite, "command": command}
     try:
         with make_display() as display, contextlib.ExitStack() as stack:
             for callback in callbacks:
                 stack.enter_context(callback)
-            run(algorithm, spec, args.directory, display=display, callbacks=callbacks, **how)
+            summary = run(algorithm, spec, args.directory, display=display, callbacks=callbacks, **how)
     except EnvironmentStepError as error:
         raise RunError(str(error)) from error
     except RunInterrupted:
         again = shlex.join(["briee", "train", spec.env, "--run-dir", str(args.directory), "--resume"])
         print(f"interrupted, nothing is lost; to continue: {again}", flush=True)
         return 130
+    if summary and summary["finished"] and not summary["solved"] and algorithm.capabilities.stops_when_solved:
+        _say_what_next(algorithm, spec, args, argv, summary)
     return 0
+
+
+def _say_what_next(
+    algorithm: "Algorithm[Any]", spec: RunSpec, args: TrainArgs, argv: Sequence[str], summary: dict[str, Any]
+) -> None:
+    """Print why a run was not solved, as far as that can be measured, and one command to try."""
+    from briee.diagnose.next_step import next_steps
+    from briee.training.checkpoint import Folder
+    from briee.training.session import load_moment
+
+    if summary["target_return"] is None:
+        print("no target: --evaluation.target-return R says which return counts as solved", flush=True)
+        return
+    state = load_moment(algorithm, spec, Folder(args.directory / "checkpoint")).state
+    with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):  # advice must not fail a run
+        step = next_steps(algorithm, state, summary["target_return"])[0]
+        print(f"why: {step.cause}\ntry: {next_command(step.options, step.more, spec, args.directory, argv)}")
+
+
+def next_command(
+    options: Sequence[str], more: bool, spec: RunSpec, run_dir: Path, argv: Sequence[str]
+) -> str:
+    """The command of a run with other options, or of the same run with twice the episodes."""
+    if more:
+        longer = ["--run-dir", str(run_dir), "--resume", "--episodes", str(2 * spec.episodes)]
+        return shlex.join(["briee", "train", spec.env, *longer])
+    kept, tokens = [], iter(argv)
+    for token in tokens:
+        if token.partition("=")[0] in ("--run-dir", "--run_dir", *options[::2]):
+            if "=" not in token:
+                next(tokens, None)
+        elif token not in ("--resume", "--overwrite"):
+            kept.append(token)
+    return shlex.join(["briee", "train", *kept, *options])
 
 
 def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
@@ -145,6 +201,13 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
         raise UsageError("--resume and --overwrite exclude each other")
     if args.horizon is None and not (args.resume and args.run_dir):
         args = dataclasses.replace(args, horizon=default_horizon(args.env, env_arguments))
+    if (
+        args.resume and args.run_dir is None
+    ):  # the directory is named after fields that differ at this horizon
+        with sentences():
+            here = preset(*choice, args.horizon or HORIZON, args.env, env_arguments)
+        kind = _train_kind(here, horizon=args.horizon)
+        args = _with_names(parse(kind, argv, "briee train", _algorithms_with), choice)
     stored = read_json(args.directory / "config.json") if args.resume else None
     with sentences():
         if stored is None:
@@ -250,6 +313,39 @@ def _algorithms_with(option: str) -> str:
     kinds = {name: type(preset(name, default_preset(name), HORIZON)) for name in ALGORITHMS}
     having = [name for name, kind in kinds.items() if option in options(kind)]
     return f": it belongs to --algo {' or '.join(having)}" if having else ""
+
+
+def _ignored_seed(algorithm: "Algorithm[Any]", spec: RunSpec) -> str:
+    """A sentence if equal seeds gave different first observations."""
+    from briee.rollout.host import HostSampler
+
+    sampler = algorithm.sampler
+    if not isinstance(sampler, HostSampler) or sampler.pure is not None:
+        return ""
+    with contextlib.suppress(Exception):  # training names what fails, with its step
+        same = [sampler.env.reset(seed=[spec.seed] * sampler.env.num_envs)[0] for _ in range(2)]
+        if (same[0] != same[1]).any():
+            return f"{spec.env} ignores the seed of reset: a second run will not give the same numbers"
+    return ""
+
+
+def _large(algorithm: "Algorithm[Any]") -> str:
+    """A sentence if the state will be large; `UsageError` if it does not fit into the memory."""
+    import jax
+
+    leaves = jax.tree.leaves(jax.eval_shape(algorithm.init, jax.random.key(0)))
+    need = 3 * sum(leaf.size * getattr(leaf.dtype, "itemsize", 4) for leaf in leaves) / 1e9
+    have = memory_gigabytes()
+    if have is not None and need > have:
+        smaller = "choose a smaller --horizon or --num-latents"
+        raise UsageError(
+            f"this run needs about {need:,.0f} GB of memory, and there are {have:,.0f}: {smaller}"
+        )
+    if have is not None and need > have / 4:
+        return f"this run needs about {need:,.0f} GB of memory"
+    values = flatten(dataclasses.asdict(algorithm.config)).items()
+    latents = max((value for name, value in values if name.endswith("num_latents")), default=0)
+    return f"num_latents={latents} is large: an update may take minutes" if latents >= MANY else ""
 
 
 def _never_sure(algorithm: "Algorithm[Any]", spec: RunSpec) -> str:

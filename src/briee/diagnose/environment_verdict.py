@@ -6,15 +6,20 @@ there is one per latent state with a different future. The findings hold only wh
 """
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
+from briee.diagnose.state_count import count_states
+from briee.protocols import Policy, Sampler
 from briee.rollout.policies import UniformPolicy
-from briee.rollout.samplers import Adapted, ScanSampler, adapt
+from briee.rollout.samplers import HOST_ENVIRONMENTS, Adapted, ScanSampler, adapt
 
+SECONDS, MEMORY = 15.0, 5e8
+"""Time and bytes for the random episodes of an environment that is stepped on the host."""
 Mark = Literal["ok", "note", "warning"]
 DISCRIMINATORS = 8
 """Number of random functions of the next observation that are predicted."""
@@ -41,6 +46,8 @@ class LevelFacts:
     """Directions of the prediction above the level of shuffled data; about one less than latent states."""
     distinct: int | None
     """Number of different observations; None if nearly every one is new."""
+    states: int | None = None
+    """Number of observations that repeat and of clusters, which look like states; None without clusters."""
 
 
 def examine(
@@ -49,20 +56,23 @@ def examine(
     episodes: int | None = None,
     seed: int = 0,
     num_latents: int | None = None,
+    tell: Callable[[Finding], None] = lambda finding: None,
 ) -> list[Finding]:
     """Findings about an environment, by name or as an object; `ValueError` if it cannot be used at all.
 
-    With `num_latents`, also whether this many latent states are too few for what random play shows.
+    With `num_latents`, also whether this many latent states are too few for what random play shows. `tell`
+    gets each finding as soon as it is known.
     """
     adapted = adapt(env, horizon)
     sampler = adapted.sampler
-    findings = [Finding("ok", f"{adapted.name}: {sampler.num_actions} actions, observations of shape "
+    findings = Told(tell)
+    findings += [Finding("ok", f"{adapted.name}: {sampler.num_actions} actions, observations of shape "
         f"{sampler.observation_shape}, episodes of {sampler.horizon} steps")]  # fmt: skip
     policy, key = UniformPolicy(sampler.num_actions), jax.random.key(seed)
     again = [np.asarray(sampler.rollout(policy, key, 8).observation) for _ in range(2)]
-    findings.append(_repeatable(np.array_equal(again[0], again[1])))
+    findings += [_repeatable(np.array_equal(again[0], again[1]))]
     if episodes is None:
-        episodes = 2000 if isinstance(sampler, ScanSampler) else 1000
+        episodes = 2000 if isinstance(sampler, ScanSampler) else affordable(sampler, policy, key)
     sampler.rollout(policy, key, episodes if isinstance(sampler, ScanSampler) else 8)  # compiles
     began = time.perf_counter()
     data = sampler.rollout(policy, key, episodes)
@@ -75,7 +85,31 @@ def examine(
     ]
     levels = examined_levels(sampler.horizon)
     facts = [level_facts(observation, action, h, sampler.num_actions, seed) for h in levels]
-    return findings + _predictability(facts) + enough_latents(facts, num_latents)
+    findings += _predictability(facts) + enough_latents(facts, num_latents)
+    return list(findings)
+
+
+class Told(list[Finding]):
+    """Findings, each of which is told as it is added."""
+
+    def __init__(self, tell: Callable[[Finding], None]):
+        super().__init__()
+        self.tell = tell
+
+    def __iadd__(self, findings: Iterable[Finding]) -> "Told":
+        for finding in findings:
+            self.append(finding)
+            self.tell(finding)
+        return self
+
+
+def affordable(sampler: Sampler, policy: Policy, key: jax.Array) -> int:
+    """Episodes of a host environment that take about `SECONDS` and fit into `MEMORY`, from 100 to 1,000."""
+    began = time.perf_counter()
+    sampler.rollout(policy, key, HOST_ENVIRONMENTS)
+    each = (time.perf_counter() - began) / HOST_ENVIRONMENTS
+    size = 4 * (sampler.horizon + 1) * int(np.prod(sampler.observation_shape))
+    return int(np.clip(min(SECONDS / each, MEMORY / size), 100, 1000))
 
 
 def examined_levels(horizon: int) -> list[int]:
@@ -110,7 +144,9 @@ def level_facts(
     if before == 0.0:
         return LevelFacts(level, 0.0, 0, distinct)
     real, noise = _singular_values(np.hstack(predicted)), _singular_values(np.hstack(shuffled))
-    return LevelFacts(level, max(0.0, 1 - left / before), int((real > 1.5 * noise[0]).sum()), distinct)
+    states = count_states(observation[:, level], action[:, level], observation[:, level + 1])
+    rank = int((real > 1.5 * noise[0]).sum())
+    return LevelFacts(level, max(0.0, 1 - left / before), rank, distinct, states)
 
 
 def _predictability(facts: list[LevelFacts]) -> list[Finding]:
@@ -129,9 +165,19 @@ def _predictability(facts: list[LevelFacts]) -> list[Finding]:
     if len(distinct) == len(facts):
         counted = [Finding("ok", f"random play saw at most {max(distinct)} different observations at a "
             "level: no more latent states than that can be told apart there")]  # fmt: skip
+    elif (states := counted_states(told)) is not None:
+        counted = [Finding("ok", f"observations form up to {states} clusters at a level, with gaps between "
+            "them: they look like as many latent states; random play may miss others, so take "
+            f"num_latents={states + 1} or more")]  # fmt: skip
     else:
         counted = _estimate(max(fact.rank for fact in told) + 1, best)
     return [predicted, *counted, *([silent] if rest else [])]
+
+
+def counted_states(facts: list[LevelFacts]) -> int | None:
+    """The largest number of states at a level, if at least half of the levels have clusters."""
+    found = [fact.states for fact in facts if fact.states is not None]
+    return max(found) if found and 2 * len(found) >= len(facts) else None
 
 
 def _estimate(latents: int, best: float) -> list[Finding]:
@@ -151,13 +197,18 @@ def _estimate(latents: int, best: float) -> list[Finding]:
 
 def enough_latents(facts: list[LevelFacts], num_latents: int | None) -> list[Finding]:
     """Whether K latent states are too few: their predictions span at most K - 1 directions, so a level with
-    more directions has more latent states with different futures."""
+    more directions has more latent states with different futures. Random play never confirms a number."""
     told = [fact for fact in facts if fact.explained > 0.05]
     if num_latents is None or not told:
         return []
     most = max(told, key=lambda fact: fact.rank)
+    states = counted_states(told)
+    if states is not None and num_latents < states:
+        return [Finding("warning", f"num_latents={num_latents} is too small: the observations of one level "
+            f"form {states} clusters, so take num_latents={states} or more")]  # fmt: skip
     if num_latents > most.rank:
-        return [Finding("ok", f"num_latents={num_latents} is enough for what random play shows")]
+        return [Finding("note", f"random play shows no more than num_latents={num_latents} latent states; "
+            "exploration may find more")]  # fmt: skip
     return [Finding("warning", f"num_latents={num_latents} is too small: at level {most.level} random play "
         f"already tells about {most.rank + 1} latent states apart, and a decoder would have to merge some "
         "that have different futures")]  # fmt: skip
@@ -237,7 +288,7 @@ def ridge_predictions(phi: np.ndarray, target: np.ndarray, where: np.ndarray) ->
     return where @ np.linalg.solve(phi.T @ phi + lam * np.eye(phi.shape[1]), phi.T @ target)
 
 
-def lines(findings: list[Finding]) -> list[str]:
+def lines(findings: Iterable[Finding]) -> list[str]:
     """The findings as the command prints them."""
     signs = {"ok": "+", "note": "·", "warning": "!"}
     return [f"{signs[finding.mark]} {finding.text}" for finding in findings]

@@ -82,7 +82,8 @@ def said_of(facts: list[DecoderFacts], num_latents: int) -> list[Finding]:
     merging = [fact for fact in facts if fact.left > NOTICEABLE]
     if not merging:
         told = "decoded state and action leave nothing open that the observation could tell"
-        return [Finding("ok", f"{told}: num_latents={num_latents} is enough where the run has been")]
+        where = f"where the run has been, nothing speaks against num_latents={num_latents}"
+        return [Finding("ok", f"{told}: {where}")]
     full = [fact for fact in merging if fact.used >= num_latents]
     worst = max(full or merging, key=lambda fact: fact.left)
     what = (

@@ -271,8 +271,15 @@ def summarize(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> dict
         "eval_episodes": progress.eval_episodes,
         "final_return": progress.final_return,
         "optimal_return": _number(algorithm.sampler.optimal_return),
+        "target_return": _number(target_of(spec, algorithm)),
         "seconds": progress.seconds,
     }
+
+
+def target_of(spec: RunSpec, algorithm: Algorithm[Any]) -> float | None:
+    """The return that counts as optimal, if one is known or given."""
+    given = spec.config.evaluation.target_return
+    return algorithm.sampler.optimal_return if given is None else given
 
 
 def finished(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> bool:

@@ -1,5 +1,6 @@
 """Progress of a run: live in a terminal, plain lines elsewhere, then a short summary. Imports no JAX."""
 
+import dataclasses
 import sys
 import time
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from briee.configuration import flatten
 from briee.training.spec import RunSpec, run_title
 
 if TYPE_CHECKING:
@@ -138,7 +140,10 @@ def make_display() -> PlainDisplay | LiveDisplay:
 def headline(spec: RunSpec) -> str:
     """One line about the run."""
     title = run_title(spec.algorithm, spec.preset, spec.env)
-    return f"{title}, horizon {spec.horizon}, seed {spec.seed}"
+    values = flatten(dataclasses.asdict(spec.config)) if dataclasses.is_dataclass(spec.config) else {}
+    latents = [value for name, value in values.items() if name.rpartition(".")[2] == "num_latents"]
+    states = f", num_latents {latents[0]}" if latents else ""
+    return f"{title}, horizon {spec.horizon}{states}, seed {spec.seed}"
 
 
 def cells(row: dict[str, Any], horizon: int) -> list[tuple[str, str]]:
@@ -170,6 +175,8 @@ def summary_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
         outcome = f"{summary['episodes']:,} episodes, solved after {summary['episodes_to_solve']:,}"
     elif summary["solved"]:
         outcome = f"solved after {summary['episodes_to_solve']:,} episodes"
+    elif summary["finished"] and summary.get("target_return", summary["optimal_return"]) is None:
+        outcome = f"{summary['episodes']:,} episodes, no target known"
     elif summary["finished"]:
         outcome = f"not solved within {summary['episodes']:,} episodes"
     else:
