@@ -209,7 +209,8 @@ class Agent:
             except KeyboardInterrupt:
                 print(f"interrupted; kept {self.iterations} complete updates ({self.episodes:,} episodes)")
         if progress and self.iterations:
-            print("; ".join(summary_lines(self.summary(), Path())[:2]), flush=True)
+            told_of = self.summary() | {"target_return": loop.target_of(self.spec, self.algorithm)}
+            print("; ".join(summary_lines(told_of, Path())[:2]), flush=True)
         return self
 
     def predict(self, observation: Any, step: int | None = None, deterministic: bool = True) -> Any:

@@ -145,24 +145,24 @@ def run(argv: Sequence[str]) -> int:
         print(f"interrupted, nothing is lost; to continue: {again}", flush=True)
         return 130
     if summary and summary["finished"] and not summary["solved"] and algorithm.capabilities.stops_when_solved:
-        _say_what_next(algorithm, spec, args, argv, summary)
+        _say_what_next(algorithm, spec, args, argv)
     return 0
 
 
-def _say_what_next(
-    algorithm: "Algorithm[Any]", spec: RunSpec, args: TrainArgs, argv: Sequence[str], summary: dict[str, Any]
-) -> None:
+def _say_what_next(algorithm: "Algorithm[Any]", spec: RunSpec, args: TrainArgs, argv: Sequence[str]) -> None:
     """Print why a run was not solved, as far as that can be measured, and one command to try."""
     from briee.diagnose.next_step import next_steps
     from briee.training.checkpoint import Folder
+    from briee.training.loop import target_of
     from briee.training.session import load_moment
 
-    if summary["target_return"] is None:
+    target = target_of(spec, algorithm)
+    if target is None:
         print("no target: --evaluation.target-return R says which return counts as solved", flush=True)
         return
     state = load_moment(algorithm, spec, Folder(args.directory / "checkpoint")).state
     with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):  # advice must not fail a run
-        step = next_steps(algorithm, state, summary["target_return"])[0]
+        step = next_steps(algorithm, state, target)[0]
         print(f"why: {step.cause}\ntry: {next_command(step.options, step.more, spec, args.directory, argv)}")
 
 

@@ -137,7 +137,9 @@ def ending(now: Look) -> list[str]:
     summary, run_dir = now.run.summary, now.run.path
     if not now.over:
         return []
-    lines = summary_lines(summary, run_dir)[:2] if "seconds" in summary else []
+    given = now.run.config.get("config", {}).get("evaluation", {}).get("target_return")
+    target = {} if given is None else {"target_return": given}
+    lines = summary_lines(summary | target, run_dir)[:2] if "seconds" in summary else []
     if now.run.state == "stopped":
         again = shlex.join(["briee", "train", now.run.config["env"], "--run-dir", str(run_dir), "--resume"])
         lines.append(f"stopped; to continue: {again}")

@@ -271,7 +271,6 @@ def summarize(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> dict
         "eval_episodes": progress.eval_episodes,
         "final_return": progress.final_return,
         "optimal_return": _number(algorithm.sampler.optimal_return),
-        "target_return": _number(target_of(spec, algorithm)),
         "seconds": progress.seconds,
     }
 

@@ -43,6 +43,7 @@ from briee.training.loop import (
     finished,
     first_moment,
     summarize,
+    target_of,
     train,
 )
 from briee.training.progress import Display
@@ -202,7 +203,8 @@ class _Session(Generic[S]):
         summary = summarize(self.spec, self.algorithm, self.now)
         write_json(self.run_dir / "summary.json", summary)
         write_json(self.run_dir / "manifest.json", close_manifest(self.manifest))
-        self.display.end(summary, self.run_dir)
+        target = {"target_return": target_of(self.spec, self.algorithm)}
+        self.display.end(summary | target, self.run_dir)
         return summary
 
 
