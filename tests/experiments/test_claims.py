@@ -10,6 +10,7 @@ from briee.experiments import FIGURES
 from briee.experiments.ablation import FIGURE as ABLATION
 from briee.experiments.fig1b import REFERENCES
 from briee.experiments.finished import Existing
+from briee.experiments.rivals import HOMES
 from briee.experiments.runner import find_figure, write_tables
 from briee.experiments.setting import SEEDS
 from briee.experiments.tables import read_curves
@@ -76,6 +77,37 @@ def test_briee_needs_fewer_episodes_than_the_published_budgets(label, rival):
     assert both, f"no finished run of {label}"
     for H in both:
         assert max(found[H]) < budgets[H]
+
+
+@pytest.mark.parametrize("label", ["briee practical", "briee paper", "efficient"])
+def test_briee_needs_fewer_episodes_than_homer_as_measured(label):
+    ours, homer = episodes("fig1b", label), sparse("homer released")
+    both = ours.keys() & homer.keys()
+    assert {6, 12} <= both
+    for H in both:
+        assert np.isfinite(homer[H]).any(), "HOMER solves it, too"
+        assert max(ours[H]) < min(homer[H]), f"H = {H}"
+
+
+def sparse(label: str) -> dict[int, list[float]]:
+    """By horizon: episodes to solve of a rival on the sparse lock, infinite if not solved."""
+    found: dict[int, list[float]] = {}
+    for row in table("rivals"):
+        if row["label"] == label and row["world"] == f"lock, H = {row['horizon']}":
+            found.setdefault(int(row["horizon"]), []).append(float(row["episodes_to_solve"] or np.inf))
+    return found
+
+
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: f"{home[0]}-{home[1]}")
+def test_every_rival_is_solved_in_a_world_that_fits_it(home):
+    algorithm, preset, _, world = home
+    own = [
+        row
+        for row in table("rivals")
+        if (row["algorithm"], row["preset"], row["world"]) == (algorithm, preset, world.name)
+    ]
+    assert own
+    assert all(row["solved"] == "True" for row in own)
 
 
 def test_the_efficient_algorithm_needs_fewer_episodes_than_the_paper_s():

@@ -35,7 +35,7 @@ def test_every_run_has_a_configuration_and_a_directory_of_its_own(name):
             assert spec.env_arguments == {setting.instance: setting.seed, **dict(setting.arguments)}
 
 
-@pytest.mark.parametrize("name", ["fig1b", "fig2b", "fig2c", "decoder", "ablation"])
+@pytest.mark.parametrize("name", ["fig1b", "fig2b", "fig2c", "decoder", "ablation", "rivals"])
 def test_every_line_of_a_figure_has_a_smoke_run(name):
     figure = find_figure(name)
     lines = lambda settings: {(setting.algorithm, setting.preset) for setting in settings}  # noqa: E731
@@ -65,7 +65,9 @@ def test_all_switches_together_make_the_released_code():
     assert whole.spec().config == own.spec().config
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "rivals" else ()) for name in FIGURES]
+)
 def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     said: list[str] = []
     image = reproduce(name, tmp_path, smoke=True, say=said.append)

@@ -4,5 +4,14 @@
 but neither `agent` nor `report`.
 """
 
-FIGURES = ("fig1b", "fig2b", "fig2c", "decoder", "ablation", "ablation-efficient", "ablation-protocol")
+FIGURES = (
+    "fig1b",
+    "fig2b",
+    "fig2c",
+    "decoder",
+    "ablation",
+    "ablation-efficient",
+    "ablation-protocol",
+    "rivals",
+)
 """Experiments by name; each has a module with a `FIGURE`."""

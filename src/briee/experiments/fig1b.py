@@ -1,9 +1,10 @@
 """Figure 1(b): episodes to solve against the horizon, sparse lock (Section 5)."""
 
-from functools import partial
+from pathlib import Path
 
 from briee.experiments.plots import plot_episodes_to_solve
 from briee.experiments.setting import SEEDS, Experiment, for_seeds
+from briee.training.directory import Table, read_table
 
 REFERENCES = {
     "MusIK": ({25: 73_000, 50: 320_000, 100: 1_210_000}, "its authors' tuned budgets"),
@@ -13,6 +14,8 @@ REFERENCES = {
     ),
 }
 """Published budgets, not runs of this package."""
+MEASURED = {"MusIK": "musik paper", "HOMER": "homer released"}
+"""Their lines in the tables of the experiment `rivals`, as far as they were run."""
 
 LSVI = tuple(
     s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "lsvi-ucb", "paper", "lock", H, 400_000)
@@ -57,9 +60,25 @@ BRIEE = tuple(
     for preset in ("paper", "released")
     for s in for_seeds(SEEDS, "briee", preset, "lock", H, budget)
 )
+
+
+def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
+    """The runs of this experiment, and HOMER's and MusIK's: as measured, else their published budgets."""
+    found = read_table(path.parents[1] / "rivals" / "runs.csv")
+    sparse = [row for row in found if row["world"] == f"lock, H = {row['horizon']}"]
+    rivals = [row for row in sparse if row["label"] in MEASURED.values()]
+    run = {(row["label"], int(row["horizon"])) for row in rivals}
+    references = {
+        name: ({H: n for H, n in points.items() if (MEASURED[name], H) not in run}, source)
+        for name, (points, source) in REFERENCES.items()
+    }
+    left = {name: reference for name, reference in references.items() if reference[0]}
+    plot_episodes_to_solve([*runs, *rivals], curves, path, caption, left)
+
+
 FIGURE = Experiment(
     claim="BRIEE solves every horizon up to 100 with fewer episodes than HOMER; PPO+RND solves up to 25 and "
     "LSVI-UCB with random Fourier features up to 12.",
     settings=(*LSVI, *CALIBRATED, *EFFICIENT, *PRACTICAL, *PPO, *RFF, *BRIEE),
-    plot=partial(plot_episodes_to_solve, references=REFERENCES),
+    plot=plot,
 )
