@@ -31,6 +31,7 @@ def entered(arguments: Sequence[str]) -> list[Path]:
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         ours = code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(str(ROOT))  # a function
+        ours = ours and Path(code.co_filename).name != "__main__.py"  # it only starts the run
         if event == "call" and ours and code not in counted and not _in_import(frame):
             counted.add(code)
             found[Path(code.co_filename).relative_to(ROOT)] = None
