@@ -112,7 +112,8 @@ def test_an_agent_draws_and_reports_what_it_learned(learned, tmp_path):
     path = learned.report(tmp_path / "page.html")
     assert path == tmp_path / "page.html"
     page = path.read_text()
-    assert "briee (practical) on lock" in page or "briee (paper) on lock" in page
+    assert "BRIEE, Algorithm 1" in page
+    assert " on lock" in page
     assert "the run has no checkpoint" not in page
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_cli import TINY, refusal
 
+from briee.algorithms.names import in_words
 from briee.cli.main import main
 from briee.cli.watch import look, sparkline
 from briee.training import session as runs
@@ -39,7 +40,7 @@ def test_report_writes_the_page_and_its_figures(trained, capsys):
     assert main(["report", str(trained), "--output", "out/page.html"]) == 0
     assert "out/page.html" in capsys.readouterr().out
     page = Path("out/page.html").read_text()
-    assert "briee (paper) on lock, H = 2" in page
+    assert f"{in_words('briee paper')} on lock, H = 2" in page
     names = {file.name for file in Path("out/page-figures").iterdir()}
     assert {"return.png", "return.pdf", "map-lock-h2-briee-paper-s1.png"} <= names
     assert main(["report", str(trained), "--no-figures"]) == 0
