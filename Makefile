@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ONE_THREAD := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 WORKERS ?= 2
 
-.PHONY: help demo test test-all mutants test-pythons test-oldest lint format tables docs bench clean
+.PHONY: help demo test test-all test-cluster mutants test-pythons test-oldest lint format tables docs bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ test: $(VENV)/.installed-dev  ## the default tests, minutes on two cores
 
 test-all: $(VENV)/.installed-dev  ## the default tests and the slow ones
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov -m "slow or not slow"
+
+test-cluster: $(VENV)/.installed-dev  ## a Ray cluster that loses a node, and SLURM's jobs: under a minute
+	$(ONE_THREAD) $(BIN)/python -m pytest -m slow tests/training/test_launchers.py
 
 mutants: $(VENV)/.installed-dev  ## change the core modules at random: do the tests notice? 20 minutes on two cores
 	$(ONE_THREAD) $(BIN)/python tests/mutants.py --workers $(WORKERS)

@@ -126,6 +126,17 @@ def test_a_failed_run_fails_alone_and_is_tried_again_on_request(stub, capsys):
     assert not list(Path("out/logs").glob("*.failed"))
 
 
+def test_tables_that_cannot_be_written_are_one_sentence(stub, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    stub()
+    monkeypatch.setattr(command.sweep, "write_table", full)
+    assert main(["sweep", "six.toml", "--out", "out"]) == 2
+    assert capsys.readouterr().err == "briee: cannot write out: No space left on device\n"
+    assert len(list(Path("out").glob("*/summary.json"))) == 6
+
+
 def test_plan_and_status_start_nothing(stub, capsys):
     stub()
     assert main(["sweep", "six.toml", "--dry-run"]) == 0
@@ -276,6 +287,17 @@ def three_nodes(tmp_path, monkeypatch):
         others = [cluster.add_node(**node) for _ in range(2)]
         yield cluster, others
         cluster.shutdown()
+
+
+def test_a_ray_cluster_that_is_not_there_is_one_sentence(stub, capsys):
+    pytest.importorskip("ray")
+    stub()
+    where = ["--launcher", "ray", "--ray-address"]
+    assert main(["sweep", "six.toml", "--out", "out", *where, "127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("briee: cannot reach the Ray cluster at 127.0.0.1:1: ")
+    assert said.count("\n") == 1
+    assert not starts(Path("out"))
 
 
 @pytest.mark.slow

@@ -140,7 +140,8 @@ def carry_out_all(runs: Sequence[Run], out: Path, args: SweepArgs) -> int:
         print(f"interrupted, nothing is lost: the same command continues the runs in {out}", flush=True)
         return 130
     finally:
-        rows = sweep.collect(runs, out)
+        with os_errors(out):
+            rows = sweep.collect(runs, out)
     missing = [row for row in rows if row["state"] not in ("solved", "finished")]
     for row in missing:
         print(": ".join(filter(None, (row["run"], row["state"], row["reason"]))))

@@ -80,13 +80,13 @@ def read_sweep(path: Path, understand: Understand, check: bool = True, text: str
     """
     try:
         text = path.read_text() if text is None else text
-        content = tomllib.loads(text)
+        content = tomllib.loads(text + "\n")  # so that an error in the last line has its number
     except (OSError, ValueError) as error:  # tomllib names the line
         raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     lines = find_lines(text)
 
     def refuse(sentence: str, *places: tuple[str, int, str]) -> UsageError:
-        known = sorted({lines[place] for place in places if place in lines})
+        known = sorted({line for place in places if (line := _line_of(place, lines))})
         return UsageError(f"{path}{', line ' * bool(known)}{' and '.join(map(str, known))}: {sentence}")
 
     points = expand(content, refuse)
@@ -121,13 +121,17 @@ def expand(content: Point, refuse: Callable[..., UsageError]) -> list[tuple[Poin
     for name, tables in (("product", products), ("exclude", exclusions)):
         if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
             raise refuse(f"{name} is a table: write [[{name}]]", ("", 0, name))
+    if not products:
+        raise refuse("product is an empty list, so there is no run", ("", 0, "product"))
     points, rules, used = [], [_fields(table) for table in exclusions], set()
     for number, table in enumerate(products):
         common, own = _fields(content), _fields(table)
         places = {n: ("", 0, n) for n in common} | {n: ("product", number, n) for n in own}
         factors = {name: _listed(value) for name, value in (common | own).items()}
         if "env" not in factors:
-            raise refuse("env is missing", *places.values())
+            quotes = '; arguments of an environment need quotes, as in "env.noise" = 0.2'
+            hint = quotes if any(name.startswith("env.") for name in factors) else ""
+            raise refuse(f"env is missing{hint}", *places.values())
         for name, values in factors.items():
             if name in NO_FIELDS:
                 raise refuse(f"{name} is not a field of a sweep", places[name])
@@ -155,10 +159,19 @@ def find_lines(text: str) -> dict[tuple[str, int, str], int]:
         if header := re.match(r"\s*(\[+)\s*(product|exclude)?\.?([\w.-]*)", line):
             table, prefix = header[2] or "", header[3] and header[3] + "."
             counts[table] = counts.get(table, 0) + (header[1] == "[[")
-        elif field := re.match(r"\s*([\w.-]+)\s*=", line):
+            found.setdefault(("", 0, table or header[3]), number)
+        elif field := re.match(r"\s*([^=#\[\]]*?)\s*=", line):
             place = (table, counts.get(table, 0) if table else 0, prefix + field[1].replace("-", "_"))
             found.setdefault(place, number)
     return found
+
+
+def _line_of(place: tuple[str, int, str], lines: Mapping[tuple[str, int, str], int]) -> int | None:
+    """The line of a field, or of the inline table that has it."""
+    table, number, name = place
+    while (table, number, name) not in lines and "." in name:
+        name = name.rpartition(".")[0]
+    return lines.get((table, number, name))
 
 
 def arguments(point: Point) -> list[str]:
@@ -212,6 +225,8 @@ def world_of(spec: RunSpec, rule: Mapping[str, Any]) -> str:
 
 def check_environment(spec: RunSpec) -> RunSpec:
     """The run itself, if there is such an environment; `ValueError` if not."""
+    if spec.horizon < 1:
+        raise ValueError(f"horizon must be >= 1, got {spec.horizon}")
     if registered(spec.env) is None:
         make_one(spec.env, spec.env_arguments).close()
     elif spec.env_arguments:

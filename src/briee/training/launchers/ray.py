@@ -4,9 +4,11 @@ All nodes must see the folder of the sweep under the same path: that is how a ru
 when its own has died.
 """
 
+import re
 import secrets
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from briee.training.launchers.table import Board
 
 MAX_RETRIES = 20
 """So often may the node of a task die. A run that fails is an outcome, not a reason to try again."""
+CONNECT_SECONDS = 10.0
 
 
 def launch(
@@ -26,7 +29,7 @@ def launch(
     """Carry out all jobs on the cluster at `address`, or on one that is started here with `workers` slots."""
     ray = import_extra("ray", "ray")
     own = {"num_cpus": workers * cores, "include_dashboard": False} if address is None else {}
-    ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
+    connect(ray, address, own)
     try:
         check_storage(ray, Path(jobs[0].folder))
         needs: dict[str, Any] = {"num_cpus": cores, "max_retries": MAX_RETRIES}
@@ -42,6 +45,17 @@ def launch(
             board.show()
     finally:
         ray.shutdown()  # ends the tasks, and so their children
+
+
+def connect(ray: Any, address: str | None, own: Mapping[str, Any]) -> None:
+    """Join the cluster at `address`, or start one here; `RunError` if there is none."""
+    try:
+        if place := re.fullmatch(r"([\w.-]+):(\d+)", address or ""):  # Ray itself would try for minutes
+            socket.create_connection((place[1], int(place[2])), CONNECT_SECONDS).close()
+        ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **own)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"reach the Ray cluster at {address}" if address else "start Ray here"
+        raise RunError(f"cannot {where}: {str(error).strip().splitlines()[0]}") from None
 
 
 def check_storage(ray: Any, folder: Path) -> None:
