@@ -65,7 +65,8 @@ BRIEE = tuple(
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
     """The runs of this experiment, and HOMER's and MusIK's: as measured, else their published budgets."""
     found = read_table(path.parents[1] / "rivals" / "runs.csv")
-    sparse = [row for row in found if row["world"] == f"lock, H = {row['horizon']}"]
+    shown = {f"lock, H = {H}" for H in REFERENCES["HOMER"][0]}
+    sparse = [row for row in found if row["world"] in shown]
     rivals = [row for row in sparse if row["label"] in MEASURED.values()]
     run = {(row["label"], int(row["horizon"])) for row in rivals}
     references = {

@@ -38,16 +38,25 @@ DENSE = World("lock-dense", 6)
 SIMPLEX = World("lock-simplex", 6, changes=ON_AVERAGE)
 RARE = World("lock", 6, (("rare_probability", 0.001),))
 NOISY = World("lock", 6, (("distractors", 20),))
+EXOGENOUS = World("lock", 6, (("exogenous", 17),))
+MODES = World("lock", 6, (("emission", "modes"),))
+SHAPES = World("lock", 6, (("emission", "shapes"),))
 RANDOM = World("random-block", 5, (("num_latents", 3),), latents=3, changes=ON_AVERAGE)
 UNEVEN = World("lock", 5, (("num_actions", 4), ("switch_probability", 0.1)))
 ONE_LANE = World("lock", 6, (("num_good", 1), ("distractors", 8)))
 SHORT = World("lock", 3, (("num_actions", 4),))
 FINITE = World("finite-lock", 3, (("num_actions", 3),))
-DEEP_SEA = World("bsuite/deep_sea-v0", 10, (("size", 10),), latents=10, instance="mapping_seed")
+DEEP_SEA, DEEPER_SEA = (
+    World("bsuite/deep_sea-v0", size, (("size", size),), latents=size, instance="mapping_seed")
+    for size in (10, 20)
+)
 WORLDS = {
     "lock, H = 6": LOCK,
     "the same, one lane opens with probability 0.001": RARE,
     "the same with 20 distractors": NOISY,
+    "the same with 17 exogenous coordinates": EXOGENOUS,
+    "the same, 6 modes a state": MODES,
+    "the same, images of moving shapes": SHAPES,
     "one good lane, 8 distractors": ONE_LANE,
     "4 actions, H = 5, lanes mix unevenly": UNEVEN,
     "4 actions, H = 3": SHORT,
@@ -55,11 +64,14 @@ WORLDS = {
     "simplex lock, H = 6": SIMPLEX,
     "random block MDPs, 3 states, H = 5": RANDOM,
     "deep sea of size 10": DEEP_SEA,
+    "deep sea of size 20": DEEPER_SEA,
     "finite lock, H = 3": FINITE,
 }
 """The small worlds in words."""
 HOMES: tuple[tuple[str, str, int, World], ...] = (
     ("efficient", "default", 10_000, LOCK),
+    ("briee", "practical", 3_000, LOCK),
+    ("lsvi-ucb", "calibrated", 3_000, LOCK),
     ("rep-ucb", "paper", 10_000, LOCK),
     ("flambe", "paper", 25_000, LOCK),
     ("musik", "paper", 31_000, LOCK),
@@ -76,11 +88,15 @@ HOMES: tuple[tuple[str, str, int, World], ...] = (
 those that work level by level."""
 COSTLY = ("boot-dqn", "vox", "moffle", "olive")
 """A run takes a minute of CPU, or they cannot be asked: not in every world."""
-ON_HOST = ("efficient", "rep-ucb", "flambe", "musik", "pcid", "ppe", "boot-dqn")
+ON_HOST = ("efficient", "briee", "rep-ucb", "flambe", "musik", "pcid", "ppe", "boot-dqn")
 """They need so few episodes that a sea which is stepped in Python is no hindrance."""
-TOLD = {"rep-ucb": "likelihood.", "flambe": "likelihood.", "vox": "features.", "moffle": "features."}
+DEEPER = ("efficient", "briee", "rep-ucb")
+"""Those of them that need fewer than ten thousand."""
+TOLD = {"rep-ucb": "likelihood.", "flambe": "likelihood."} | dict.fromkeys(
+    ("briee", "vox", "moffle"), "features."
+)
 """Where a configuration has the number of latent states, if not at its top."""
-UNTOLD = ("boot-dqn", "olive")
+UNTOLD = ("boot-dqn", "olive", "lsvi-ucb")
 
 
 def setting_of(algorithm: str, preset: str, budget: int, world: World, seed: int) -> Setting:
@@ -95,7 +111,10 @@ def setting_of(algorithm: str, preset: str, budget: int, world: World, seed: int
 
 def worlds_of(algorithm: str) -> list[World]:
     """The small worlds in which an algorithm runs."""
-    worlds = [w for w in WORLDS.values() if w != FINITE and (algorithm in ON_HOST or w != DEEP_SEA)]
+    left_out = [FINITE]
+    left_out += [] if algorithm in ON_HOST else [DEEP_SEA]
+    left_out += [] if algorithm in DEEPER else [DEEPER_SEA]
+    worlds = [w for w in WORLDS.values() if w not in left_out]
     return [w for w in worlds if algorithm not in COSTLY or w in (SHORT, LOCK, DEEP_SEA)]
 
 
@@ -108,6 +127,7 @@ ELSEWHERE = tuple(
     if world != home and algorithm != "olive"
 )
 HORIZONS = (
+    ("homer", "released", 5, 51_000, SEEDS),
     ("musik", "paper", 12, 64_000, SEEDS),
     ("homer", "released", 12, 500_000, SEEDS),
     ("musik", "paper", 25, 142_000, SEEDS),
@@ -118,7 +138,7 @@ HORIZONS = (
     ("homer", "released", 100, 2_010_000, SEEDS[:1]),
 )
 LONGER = tuple(s for a, p, H, budget, seeds in HORIZONS for s in for_seeds(seeds, a, p, "lock", H, budget))
-"""Lines of Figure 1(b), two attempts each."""
+"""Lines of Figure 1(b), two attempts each, and the lock of HOMER's program."""
 LINES = (*(s for s in AT_HOME if (s.algorithm, s.preset) in {h[:2] for h in HORIZONS}), *LONGER)
 FEWER = tuple(
     s
