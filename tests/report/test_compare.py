@@ -95,12 +95,30 @@ def test_a_profile_averages_worlds_and_an_unsolved_world_counts_zero():
 
 
 def test_the_readme_has_the_medians_of_the_tables():
-    lines = compare(read_rows([ROOT / "results" / "fig1b" / "runs.csv"]))
-    found = {(line.label, line.world): line.median.value for line in lines}
-    rows = re.findall(r"^\| (\d+) \|[^|]*\| \*\*([\d,]+)\*\*", (ROOT / "README.md").read_text(), flags=re.M)
-    assert {int(horizon) for horizon, _ in rows} >= {6, 12, 25, 50, 100}
-    for horizon, number in rows:
-        assert found["efficient", f"lock, H = {horizon}"] == int(number.replace(",", ""))
+    """`briee compare results/fig1b` gives every number of ours in the README's table, and nothing else."""
+    lines = compare(read_rows([ROOT / "results" / "fig1b"]))
+    table = re.search(r"<!-- table: readme -->\n(.*?)<!-- /table -->", (ROOT / "README.md").read_text(), re.S)
+    assert table is not None
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table[1].splitlines()]
+    assert {int(row[0]) for row in rows} >= {6, 12, 25, 50, 100}
+    checked = 0
+    for column, title in enumerate(head):
+        names = re.findall("`([^`]+)`", title)
+        label = f"briee {names[0]}" if "preset" in title else names[0] if names else None
+        for row in rows if label else ():
+            found = [line for line in lines if (line.label, line.world) == (label, f"lock, H = {row[0]}")]
+            if row[column] == "–":
+                assert not found
+                continue
+            (line,) = found
+            number = re.match(r"\**([\d,]+)", row[column])
+            assert number is not None, row[column]
+            assert line.median.value == int(number[1].replace(",", "")), (label, row[0])
+            said = re.search(r"\((one|\d+) seeds?\)", row[column])
+            seeds = 5 if said is None else 1 if said[1] == "one" else int(said[1])
+            assert line.sample.solved.tolist() == [True] * seeds, (label, row[0])
+            checked += 1
+    assert checked >= 14
 
 
 def write(path: Path, *rows: str) -> Path:

@@ -1,14 +1,18 @@
 """The leaderboard says what the tables say; a submission with anything wrong is told what."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from briee.algorithms.registry import ALGORITHMS
 from briee.cli.leaderboard import read_suite
 from briee.cli.main import main
-from briee.report.leaderboard import leaderboard
+from briee.report.leaderboard import NOT_IN_SUITE, leaderboard
+from briee.training.directory import read_table
 from briee.training.sweep import Run
+from suite import collect
 
 ROOT = Path(__file__).parents[2]
 SUITE = """
@@ -17,6 +21,7 @@ env = "lock"
 horizon = [2, 3]
 algo = "lsvi-ucb"
 episodes = 1000
+episodes_per_update = 50
 """
 ROW = "label,world,algorithm,preset,seed,solved,episodes,episodes_to_solve,seconds\n"
 
@@ -29,6 +34,14 @@ def test_the_page_is_that_of_the_committed_tables():
     )
 
 
+def test_every_algorithm_is_in_the_suite_or_there_is_a_reason():
+    listed = {run.spec.algorithm for run in read_suite(ROOT / "benchmarks" / "block-mdp.toml")}
+    assert listed | NOT_IN_SUITE.keys() == ALGORITHMS.keys()
+    assert not listed & NOT_IN_SUITE.keys()
+    page = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert all(f"`{name}`" in page for name in NOT_IN_SUITE)
+
+
 def test_runs_are_cut_at_the_budget_and_entries_need_all_seeds(tmp_path):
     (tmp_path / "suite.toml").write_text(SUITE)
     (tmp_path / "runs.csv").write_text(
@@ -38,7 +51,7 @@ def test_runs_are_cut_at_the_budget_and_entries_need_all_seeds(tmp_path):
     )
     page = leaderboard(read_suite(tmp_path / "suite.toml"), [tmp_path / "runs.csv"])
     assert "| x | 1 of 2 | 400 [400, ∞] | > 1,000 | 1 |" in page
-    assert "Only some seeds: y (1). Not run yet: lsvi-ucb." in page
+    assert "Only some seeds: y (1). Not run: lsvi-ucb." in page
     assert "| y |" not in page
     assert "H = 9" not in page
 
@@ -47,7 +60,7 @@ def make_run(run: Run, folder: Path) -> Path:
     """The files of a run that was solved in its sixth iteration."""
     path, horizon = folder / run.name, run.spec.horizon
     path.mkdir(parents=True)
-    arguments = {"env_arguments": {"instance_seed": run.spec.seed}}
+    arguments = {"env_arguments": {**run.spec.env_arguments, "instance_seed": run.spec.seed}}
     (path / "config.json").write_text(json.dumps(run.spec.to_json() | arguments))
     rows = [f"{i},{50 * i},{50 * i * horizon},{float(i > 1)},{i - 1}" for i in range(1, 7)]
     (path / "metrics.csv").write_text(
@@ -68,8 +81,8 @@ def submission(tmp_path, monkeypatch) -> Path:
     return tmp_path / "mine"
 
 
-def judge(capsys) -> str:
-    code = main(["submit", "mine", "--suite", "suite.toml"])
+def judge(capsys, *options: str) -> str:
+    code = main(["submit", "mine", "--suite", "suite.toml", *options])
     said = capsys.readouterr().out
     assert code == (0 if "complete and consistent" in said else 2)
     return said
@@ -124,3 +137,32 @@ def test_a_missing_seed_and_a_small_budget_are_said(submission, capsys):
     said = judge(capsys)
     assert "lsvi-ucb paper: seed 2 of lock, H = 3 is missing" in said
     assert "its budget is 300 episodes, the suite has 1,000" in said
+
+
+def test_counters_are_those_of_the_environment(submission, capsys):
+    for folder in submission.glob("lock-h3-*"):
+        shutil.rmtree(folder)
+    assert judge(capsys, "--replay", "2") == "mine is complete and consistent\n"
+    path = submission / "lock-h2-lsvi-ucb-paper-s1" / "metrics.csv"
+    path.write_text(path.read_text().replace("1,50,100,", "1,50,60,"))
+    assert judge(capsys) == "mine is complete and consistent\n"
+    said = judge(capsys, "--replay", "1")
+    assert said == "lock-h2-lsvi-ucb-paper-s1: env_steps of iteration 1 are 60, 100 when repeated here\n"
+    assert main(["submit", "mine", "--replay", "-1"]) == 2
+    assert "--replay must be >= 0, got -1" in capsys.readouterr().err
+
+
+def test_runs_of_the_suite_become_rows_once(tmp_path):
+    suite = [run for run in read_suite(ROOT / "benchmarks" / "block-mdp.toml") if run.spec.algorithm == "ppo"]
+    chosen = [run for run in suite if run.world in ("lock, H = 6", "lock, H = 25, noise = 0.2")]
+    for run in chosen[::-1]:
+        make_run(run, tmp_path / "runs")
+    output = tmp_path / "results" / "suite"
+    for _ in range(2):
+        rows = collect([tmp_path / "runs"], output)
+        assert [(row["world"], row["label"], row["seed"]) for row in rows] == [
+            (run.world, "ppo paper", str(run.spec.seed)) for run in chosen
+        ]
+    assert [row["episodes"] for row in read_table(output / "runs.csv")] == ["300"] * 10
+    page = leaderboard(suite, [output / "runs.csv"])
+    assert page.count("| ppo paper | 5 of 5 | 300 [300, 300] | 300 [300, 300] | 0 |") == 2

@@ -9,7 +9,8 @@ import tyro
 
 from briee.cli.leaderboard import SUITE, read_suite
 from briee.cli.main import parse
-from briee.errors import RunError
+from briee.compute import prepare_process
+from briee.errors import RunError, UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,14 +21,23 @@ class SubmitArgs:
     """Folder with the run directories."""
     suite: Path = SUITE
     """The sweep file of the suite."""
+    replay: int = 0
+    """Also repeat so many iterations of one run of each algorithm in each world, and compare the counters of
+    episodes and steps with those of the environment here."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     args = parse(SubmitArgs, argv, "briee submit")
-    from briee.report.leaderboard import complaints
+    if args.replay < 0:
+        raise UsageError(f"--replay must be >= 0, got {args.replay}")
+    from briee.report.leaderboard import complaints, replay
 
-    wrong = list(complaints(read_suite(args.suite), args.folder))
+    suite = read_suite(args.suite)
+    wrong = list(complaints(suite, args.folder))
+    if args.replay and not wrong:
+        prepare_process()
+        wrong = list(replay(suite, args.folder, args.replay))
     for sentence in wrong:
         print(sentence)
     if wrong:

@@ -1,7 +1,9 @@
-"""The leaderboard of a fixed suite, from tables, and the check of a submission. Imports no JAX."""
+"""The leaderboard of a fixed suite, from tables, and the check of a submission. Only `replay` imports JAX."""
 
+import dataclasses
 import json
 import math
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +17,19 @@ from briee.training.spec import RunSpec, load_spec
 from briee.training.sweep import Run, value_text, world_of
 
 HEAD = ("algorithm", "solved", "median episodes", "interquartile mean", "seconds")
-NOTE = """# Leaderboard
+NOT_IN_SUITE = {
+    "reward-free": "it explores without a reward",
+    "theory": "it needs finitely many observations",
+    "olive": "it needs finitely many observations",
+}
+"""Algorithms that cannot take part, and why."""
+NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
 intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. An entry needs all seeds.
-`lsvi-ucb` is told the true features. Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
+*Not run*: nobody has carried out the runs; that says nothing about the algorithm. `lsvi-ucb` is told the true features. Seconds are from
+different machines. Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
+Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
 """  # noqa: E501
 
 
@@ -43,7 +53,7 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
     """The page: a table for each world of the suite, the fewest episodes first; unsolved runs stay in it."""
     worlds, rows, parts = worlds_of(suite), {}, [NOTE]
     for row in (row for table in tables for row in read_rows([table])):
-        name, label = _world(row), _label(row)
+        name, label = world_in_suite(row), label_of(row)
         if name in worlds and int(row["seed"]) in worlds[name].seeds:
             entry = _within(row | {"world": name, "label": label}, worlds[name].budget)
             known = rows.setdefault((name, label, row["seed"]), entry)
@@ -58,7 +68,7 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
         absent = [a for a in listed if a not in {line.label.replace(",", "").split()[0] for line in here}]
         about = [f"Budget {world.budget:,} episodes, seeds {', '.join(map(str, world.seeds))}."]
         about += [f"Only some seeds: {', '.join(some)}."] if some else []
-        about += [f"Not run yet: {', '.join(absent)}."] if absent else []
+        about += [f"Not run: {', '.join(absent)}."] if absent else []
         table = "\n" + markdown(HEAD, [_entry(line) for line in ranked]) if ranked else ""
         parts.append(f"## {name}\n\n{' '.join(about)}\n{table}")
     return "\n".join(parts)
@@ -70,15 +80,15 @@ def _entry(line: Line) -> list[str]:
     return [label, f"{line.sample.solved.sum()} of {runs}", middle, mean, seconds]
 
 
-def _label(row: Mapping[str, str]) -> str:
+def label_of(row: Mapping[str, str]) -> str:
     """The algorithm with all values changed; tables of experiments have them in a column."""
     changes = json.loads(row.get("changes") or "{}")
     said = [f"{n} = {value_text(v)}" for n, v in changes.items() if not n.startswith("evaluation.")]
     name = " ".join([row["algorithm"], *([row["preset"]] if row["preset"] != "default" else [])])
-    return ", ".join([name, *said]) if said else row["label"]
+    return ", ".join([name, *said]) if said or not row["label"] else row["label"]
 
 
-def _world(row: Mapping[str, str]) -> str:
+def world_in_suite(row: Mapping[str, str]) -> str:
     """The world of a row; tables of experiments have the arguments of the environment in a column."""
     if "arguments" not in row:
         return row["world"]
@@ -126,6 +136,29 @@ def complaints(suite: Sequence[Run], folder: Path) -> Iterator[str]:
         for world in dict.fromkeys(world for world, _ in sorted(have)):
             for seed in (seed for seed in worlds[world].seeds if (world, seed) not in have):
                 yield f"{algorithm} {preset}: seed {seed} of {world} is missing"
+
+
+def replay(suite: Sequence[Run], folder: Path, iterations: int) -> Iterator[str]:
+    """Repeat the first iterations of one run of each algorithm in each world: one sentence for each counter
+    that is not the environment's."""
+    from briee.training.session import run
+    from briee.training.spec import build
+
+    chosen: dict[tuple[str, ...], tuple[Path, RunSpec]] = {}
+    for path in (listed.path for listed in list_runs(folder)):
+        spec = load_spec(path)
+        if any(_same_world(other.spec, spec) for other in suite):
+            chosen.setdefault((spec.algorithm, spec.preset, world_of(spec, {})), (path, spec))
+    for path, spec in chosen.values():
+        rows = read_metrics(path / "metrics.csv")[:iterations]
+        with tempfile.TemporaryDirectory() as again:
+            shorter = dataclasses.replace(spec, episodes=rows[-1]["episodes"])
+            run(build(shorter), shorter, Path(again) / "run")
+            found = read_metrics(Path(again) / "run" / "metrics.csv")
+        for row, own in zip(rows, found, strict=False):
+            for name in (name for name in ("episodes", "env_steps") if row[name] != own[name]):
+                at = f"{name} of iteration {row['iteration']}"
+                yield f"{path.name}: {at} are {row[name]:,}, {own[name]:,} when repeated here"
 
 
 def _same_world(ours: RunSpec, theirs: RunSpec) -> bool:
