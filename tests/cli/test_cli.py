@@ -207,13 +207,19 @@ def test_evaluate_is_repeatable_and_leaves_the_run_alone(finished, capsys):
     assert "over 20 episodes; optimal 1.0000" in capsys.readouterr().out
 
 
-def test_lists(finished, capsys):
+def test_lists(finished, capsys, monkeypatch):
     assert main(["runs", str(finished.parent)]) == 0
     _, line = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == [str(finished), "finished", "lock"]
     assert main(["runs", str(finished.parent), "--json", "--sort", "return"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["run"], told["seed"], told["episodes"]) == (str(finished), 7, 30)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["runs", str(finished.parent)]) == 0
+    name, *lines = capsys.readouterr().out.splitlines()
+    assert name == str(finished)
+    assert "".join(lines).startswith("  finished: env lock, horizon 2,")
+    assert max(map(len, lines)) <= 40
     assert main(["runs"]) == 0
     assert "no runs in runs" in capsys.readouterr().out
     assert main(["envs"]) == 0

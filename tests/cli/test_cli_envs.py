@@ -11,11 +11,13 @@ import equinox as eqx
 import gymnasium as gym
 import pytest
 
+from briee.agent.loading import load
 from briee.cli.main import main
 from briee.cli.train import TrainArgs, parse_train
 from briee.envs.adapters.rich import RichObservation
 from briee.rollout.samplers import make_sampler
 from briee.training import checkpoint
+from briee.training.directory import read_metrics
 from briee.training.spec import RunSpec, load_spec, with_instance
 
 SMALL = shlex.split(
@@ -121,6 +123,39 @@ def test_a_target_return_decides_where_no_optimum_is_known(capsys):
     assert main([*shlex.split(request), *SMALL, "--evaluation.streak", "1", "--run-dir", "run"]) == 0
     summary = json.loads(Path("run/summary.json").read_text())
     assert (summary["solved"], summary["optimal_return"]) == (True, None)
+
+
+def test_a_run_without_a_target_says_so_and_what_it_lacks(capsys):
+    request = "train corridor.py:Corridor --horizon 3 --rich hadamard --run-dir run --episodes 120"
+    assert main([*shlex.split(request), *SMALL]) == 0
+    *_, target, why, command = capsys.readouterr().out.splitlines()
+    assert target == "no target known: --evaluation.target-return R says which return counts as solved"
+    assert why.startswith("why: ")
+    assert command.startswith("try: briee train corridor.py:Corridor ")
+
+
+def test_a_saved_agent_of_another_environment_is_continued_and_shown(capsys):
+    lake = "FrozenLake-v1 --env.is_slippery False"
+    assert main([*shlex.split(f"train {lake} --horizon 3 --run-dir run --episodes 40"), *SMALL]) == 0
+    load("run").save("lake.briee")
+    assert "give it again, load(path, env=...), or --env" in refusal(capsys, "evaluate lake.briee")
+    assert "the environment has (horizon, actions, observation shape)" in refusal(
+        capsys, "evaluate lake.briee --env CartPole-v1"
+    )
+    assert main(shlex.split("evaluate lake.briee --env FrozenLake-v1 --episodes 4")) == 0
+    assert main(shlex.split("report lake.briee run --env FrozenLake-v1 --no-figures")) == 0
+    assert "lake.briee" in Path("report.html").read_text()
+    go_on = f"train {lake} --agent lake.briee"
+    assert "begins a new run" in refusal(capsys, f"{go_on} --resume")
+    assert main(shlex.split(f"{go_on} --episodes 60")) == 0
+    assert main(shlex.split("train FrozenLake-v1 --run-dir run --resume --episodes 60")) == 0
+    both = [
+        [row["eval_return"] for row in read_metrics(Path(d, "metrics.csv"))] for d in ("run", "runs/lake")
+    ]
+    assert both[0] == both[1]
+    assert len(both[0]) > 3
+    assert "holds " in refusal(capsys, go_on)
+    assert "the agent learned on FrozenLake-v1" in refusal(capsys, "train lock --agent lake.briee")
 
 
 def test_the_checkpoint_is_intact_after_an_environment_failed(capsys):

@@ -153,6 +153,9 @@ def test_folder_keeps_two_and_offers_the_previous(tmp_path):
         CheckpointError, match=r"delete 00000003.npz to go back to the previous one, 00000002.npz"
     ):
         folder.load(make_state())
+    folder.file(2).write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"00000002.npz, cannot be read either: start anew with --over"):
+        folder.load(make_state())
     (tmp_path / "checkpoint" / ".00000004.npz.17.partial").write_bytes(b"half")
     assert folder.numbers() == [2, 3]
 

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -35,6 +36,16 @@ def test_plain_lines_come_at_most_once_a_second_and_end_with_the_summary(tmp_pat
     assert lines[3] == "solved after 70 episodes; last return 1.000, optimal 1.000"
     assert lines[-1] == f"files: {tmp_path / 'run'}"
     assert len(lines) == 6
+
+
+def test_plain_lines_say_what_takes_long():
+    stream = io.StringIO()
+    with PlainDisplay(stream, patience=0.05) as display:
+        display.phase("represent")
+        end = time.monotonic() + 20
+        while "so far" not in stream.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert stream.getvalue().startswith("learning features (0 s so far)\n")
 
 
 def test_the_live_panel_shows_episodes_level_return_time_and_activity():
@@ -90,6 +101,13 @@ def test_the_summary_says_how_it_ended(outcome, sentence):
     numbers = {"episodes": 5000, "episodes_to_solve": 1200, "final_return": 0.5, "optimal_return": None}
     summary = {"algorithm": "briee", "seconds": seconds} | numbers | outcome
     assert summary_lines(summary, Path("x"))[0] == sentence
+
+
+def test_the_parts_of_the_time_add_up():
+    seconds = {"collect": 1.0, "represent": 0.0, "plan": 0.5, "evaluate": 2.0, "total": 70.25}
+    numbers = {"episodes": 20, "episodes_to_solve": None, "final_return": None, "optimal_return": None}
+    _, took, _ = summary_lines(numbers | {"seconds": seconds, "solved": False, "finished": False}, Path("x"))
+    assert took == "70.2 s (collect 1.0, plan 0.5, evaluate 2.0, compiling and files 66.8)"
 
 
 def test_clock():

@@ -35,6 +35,14 @@ def load(path: str | Path, env: Any = None, decoder: Any = None) -> Agent:
     return agent.restore(path)
 
 
+def stored_horizon(path: Path) -> int:
+    """The horizon of a saved agent."""
+    about = read_extra(path).get("agent")
+    if not isinstance(about, dict):
+        raise CheckpointError(f"cannot load {path}: it is a checkpoint, but not a saved agent")
+    return int(about["spec"]["horizon"])
+
+
 def load_run(run_dir: Path) -> Agent:
     """The agent of a run, as its newest checkpoint has it."""
     spec, folder = load_spec(run_dir), Folder(run_dir / "checkpoint")
@@ -52,7 +60,8 @@ def _rebuild(about: dict[str, Any], env: Any, decoder: Any) -> Agent:
     spec, arguments = RunSpec.from_json(about["spec"]), None
     if env is None:
         if about["rebuild"] is not True or not registered(spec.env):
-            raise ValueError(f"the agent learned on {spec.env}: give it again, load(path, env=...)")
+            again = "load(path, env=...), or --env FILE.py:Class on the command line"
+            raise ValueError(f"the agent learned on {spec.env}: give it again, {again}")
         env, arguments = spec.env, spec.env_arguments
     adapted = adapt(env, spec.horizon, arguments)
     sampler = adapted.sampler

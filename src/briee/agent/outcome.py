@@ -53,16 +53,18 @@ def report(agent: "Agent", path: str | Path) -> Path:
     return write_page(Found([contents(agent)], []), Path(path), None)
 
 
-def write_run(agent: "Agent", run_dir: Path, command: str = "") -> None:
-    """Write the agent as a new run directory; `RunError` if its environment cannot be made by name."""
-    spec, entry = agent.spec, registered(agent.spec.env)
-    if entry is None or agent.adapted.arguments is None:
-        raise RunError(f"{spec.env} cannot be made by its name alone, so this agent cannot become a run")
-    arguments = {name: value for name, value in spec.env_arguments.items() if name != "horizon"}
-    if name := instance_argument(spec.env):
+def write_run(agent: "Agent", run_dir: Path, env: str, arguments: dict[str, Any], episodes: int) -> None:
+    """Write the agent as a new run directory, of the environment `env` with `arguments` and this budget."""
+    spec, entry = agent.spec, registered(env)
+    if entry is not None and not arguments:
+        if registered(spec.env) is not entry:
+            raise RunError(f"the agent learned on {spec.env}, not on {env}")
+        arguments = {name: value for name, value in spec.env_arguments.items() if name != "horizon"}
+    name = instance_argument(env)
+    if name and entry:
         own = inspect.signature(entry.constructor).parameters[name].default
         arguments = {name: entry.defaults.get(name, own), **arguments}
-    spec = dataclasses.replace(spec, env_arguments=arguments, episodes=max(agent.episodes, 1))
+    spec = dataclasses.replace(spec, env=env, env_arguments=arguments, episodes=episodes)
     now = agent.now
     with claimed(run_dir, spec, resume=False, overwrite=False), os_errors(run_dir):
         metrics = MetricsFile(run_dir / "metrics.csv")
@@ -71,4 +73,4 @@ def write_run(agent: "Agent", run_dir: Path, command: str = "") -> None:
         checkpoints = Folder(run_dir / "checkpoint")
         checkpoints.save(agent.iterations, now.state, dataclasses.asdict(now.progress))
         write_json(run_dir / "summary.json", agent.summary())
-        write_json(run_dir / "manifest.json", make_manifest(command))
+        write_json(run_dir / "manifest.json", make_manifest("briee.Agent"))

@@ -1,10 +1,11 @@
 """`briee doctor`: tell in a minute whether an environment looks like one that BRIEE can handle."""
 
+import contextlib
 import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -15,6 +16,9 @@ from briee.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from briee.agent.agent import Agent
+    from briee.diagnose.next_step import Step
+    from briee.protocols import Algorithm
+    from briee.training.spec import RunSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +89,25 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
+def say_what_next(algorithm: "Algorithm[Any]", spec: "RunSpec", run_dir: Path, argv: Sequence[str]) -> None:
+    """Print why a run was not solved, as far as that can be measured, and one command to try."""
+    from briee.diagnose.next_step import next_steps
+    from briee.training.checkpoint import Folder
+    from briee.training.loop import target_of
+    from briee.training.session import load_moment
+
+    target = target_of(spec, algorithm)
+    if target is None:
+        print("no target known: --evaluation.target-return R says which return counts as solved", flush=True)
+    state = load_moment(algorithm, spec, Folder(run_dir / "checkpoint")).state
+    with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):  # advice must not fail a run
+        step = next_steps(algorithm, state, target)[0]
+        if target is not None or not step.budget:
+            print(f"why: {step.cause}\ntry: {next_command(step, spec, run_dir, argv)}", flush=True)
+
+
 def _say_what_to_try(agent: "Agent", run_dir: Path, seed: int) -> None:
     """What to try after a run that was not solved, best first."""
-    from briee.cli.train import next_command
     from briee.diagnose.next_step import next_steps
     from briee.training.directory import read_json
     from briee.training.loop import target_of
@@ -97,4 +117,19 @@ def _say_what_to_try(agent: "Agent", run_dir: Path, seed: int) -> None:
     argv, spec = command[2:] if command[:2] == ["briee", "train"] else [agent.spec.env], load_spec(run_dir)
     target = target_of(spec, agent.algorithm)
     for number, step in enumerate(next_steps(agent.algorithm, agent.state, target, seed), start=1):
-        print(f"{number}. {step.cause}; try: {next_command(step.options, step.more, spec, run_dir, argv)}")
+        print(f"{number}. {step.cause}; try: {next_command(step, spec, run_dir, argv)}")
+
+
+def next_command(step: "Step", spec: "RunSpec", run_dir: Path, argv: Sequence[str]) -> str:
+    """The command of a run with other options, or of the same run with twice the episodes."""
+    if step.more:
+        longer = ["--run-dir", str(run_dir), "--resume", "--episodes", str(2 * spec.episodes)]
+        return shlex.join(["briee", "train", spec.env, *longer])
+    kept, tokens = [], iter(argv)
+    for token in tokens:
+        if token.partition("=")[0] in ("--run-dir", "--run_dir", *step.options[::2]):
+            if "=" not in token:
+                next(tokens, None)
+        elif token not in ("--resume", "--overwrite"):
+            kept.append(token)
+    return shlex.join(["briee", "train", *kept, *step.options])

@@ -25,6 +25,9 @@ class PlayArgs:
     """Episodes to play."""
     seed: int = 0
     """Seed of these episodes; the environment is the run's."""
+    env: str | None = None
+    """The environment of a saved agent, unless it is one that `briee envs` lists: a Gymnasium id, module:id
+    or FILE.py:Class."""
     json: Flag = False
     """Print JSON."""
 
@@ -34,16 +37,21 @@ class PlayArgs:
             raise UsageError(f"episodes must be >= 1, got {self.episodes}")
         with sentences():
             check_seed(self.seed)
-        return load_agent(self.run_dir)
+        return load_agent(self.run_dir, self.env)
 
 
-def load_agent(run_dir: Path) -> "Agent":
-    """The agent of a run; whatever prevents it is a `UsageError`."""
+def load_agent(run_dir: Path, env: str | None = None) -> "Agent":
+    """The agent of a run, or a saved one; whatever prevents it is a `UsageError`."""
     prepare_process()
-    from briee.agent.loading import load, load_run
+    from briee.agent.loading import load, load_run, stored_horizon
+    from briee.rollout.samplers import adapt
 
     with sentences():
-        return load(run_dir) if run_dir.is_file() else load_run(run_dir)
+        if run_dir.is_file():
+            return load(run_dir, env and adapt(env, stored_horizon(run_dir)))
+        if env is not None:
+            raise UsageError(f"{run_dir} is no saved agent but a run, whose environment is known: no --env")
+        return load_run(run_dir)
 
 
 def returns_in_words(outcome: dict[str, Any]) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from briee.cli.main import Flag, parse
+from briee.cli.main import Flag, parse, sentences
+from briee.cli.play import load_agent
 from briee.compute import prepare_process
 from briee.errors import UsageError
 
@@ -18,7 +19,10 @@ class ReportArgs:
     """Write one self-contained HTML file about runs, and every figure as PNG and PDF."""
 
     directories: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="DIR...")] = ()
-    """Run directories, or directories with runs below them."""
+    """Run directories, directories with runs below them, or files of saved agents."""
+    env: str | None = None
+    """The environment of saved agents, unless it is one that `briee envs` lists: an id, module:id or
+    FILE.py:Class."""
     output: Path = Path("report.html")
     """The file to write; figures go into a folder beside it, FILE-figures."""
     no_figures: Flag = False
@@ -33,11 +37,19 @@ def run(argv: Sequence[str]) -> int:
     if args.output.is_dir():
         raise UsageError(f"--output must be a file, but {args.output} is a directory")
     prepare_process()
-    from briee.report.contents import read_runs
+    from briee.report.contents import Found, read_runs, told_apart
     from briee.report.html import write_page
 
     figures = None if args.no_figures else args.output.with_name(f"{args.output.stem}-figures")
-    found = read_runs(args.directories)
+    files = [path for path in args.directories if path.is_file()]
+    folders = [path for path in args.directories if path not in files]
+    found = read_runs(folders) if folders else Found([], [])
+    if files:
+        from briee.agent.outcome import contents
+
+        with sentences():
+            saved = [dataclasses.replace(contents(load_agent(file, args.env)), path=file) for file in files]
+        found = Found(told_apart([*found.runs, *saved]), found.skipped)
     for reason in found.skipped:
         print(f"left out: {reason}", file=sys.stderr)
     written = write_page(found, args.output, figures)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +13,9 @@ import tyro
 from briee.cli.main import Flag, parse
 from briee.errors import UsageError
 from briee.training.listing import Listed, list_runs
+
+NEVER = 1_000_000
+"""Columns of an output that is no terminal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +47,13 @@ def run(argv: Sequence[str]) -> int:
         *map(run_cells, listed),
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size((NEVER, 24)).columns:
+        for name, *cells in table[1:]:  # the table would be broken in the middle of its lines
+            about = [f"{title} {cell}" for title, cell in zip(table[0][2:], cells[1:], strict=True) if cell]
+            wide = shutil.get_terminal_size().columns
+            lines = textwrap.wrap(f"{cells[0]}: {', '.join(about)}", max(wide - 2, 20))
+            print("\n  ".join([name, *lines]))
+        return 0
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0

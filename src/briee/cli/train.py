@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from briee.protocols import Algorithm
 
 REWARD_FREE = "reward-free"
+PROG = "briee train"
 HORIZON = 6
 """Horizon of the presets whose values --help shows."""
 MANY = 100
@@ -45,6 +46,8 @@ class TrainArgs:
     algo: Annotated[str, tyro.conf.arg(help=ALGO_HELP)] = DEFAULT_ALGORITHM
     preset: str = default_preset(DEFAULT_ALGORITHM)
     """Preset of the algorithm: for briee practical, paper or released, which alone mean --algo briee."""
+    agent: Path | None = None
+    """Go on from an agent that `agent.save` wrote, with its algorithm, settings and seed."""
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
     reward-free."""
@@ -102,6 +105,7 @@ class TrainArgs:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
+    asked, argv = argv, _from_agent(argv)
     args, spec = parse_train(argv)
     if note := renamed(argv):
         print(note, flush=True)
@@ -131,7 +135,7 @@ def run(argv: Sequence[str]) -> int:
     for note in (_never_sure(algorithm, spec), _ignored_seed(algorithm, spec), _large(algorithm)):
         if note:
             print(note, flush=True)
-    command = shlex.join(["briee", "train", *argv])
+    command = shlex.join(["briee", "train", *asked])
     how = {"resume": args.resume, "overwrite": args.overwrite, "command": command}
     try:
         with make_display() as display, contextlib.ExitStack() as stack:
@@ -145,42 +149,36 @@ def run(argv: Sequence[str]) -> int:
         print(f"interrupted, nothing is lost; to continue: {again}", flush=True)
         return 130
     if summary and summary["finished"] and not summary["solved"] and algorithm.capabilities.stops_when_solved:
-        _say_what_next(algorithm, spec, args, argv)
+        from briee.cli.doctor import say_what_next
+
+        say_what_next(algorithm, spec, args.directory, argv)
     return 0
 
 
-def _say_what_next(algorithm: "Algorithm[Any]", spec: RunSpec, args: TrainArgs, argv: Sequence[str]) -> None:
-    """Print why a run was not solved, as far as that can be measured, and one command to try."""
-    from briee.diagnose.next_step import next_steps
-    from briee.training.checkpoint import Folder
-    from briee.training.loop import target_of
-    from briee.training.session import load_moment
+def _from_agent(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments; with --agent FILE, write its agent as a run, and the arguments that continue it."""
+    file = _peek(argv, "--agent")
+    if file is None:
+        return argv
+    prepare_process()
+    from briee.agent.loading import load, stored_horizon
+    from briee.agent.outcome import write_run
+    from briee.rollout.samplers import adapt
 
-    target = target_of(spec, algorithm)
-    if target is None:
-        print("no target: --evaluation.target-return R says which return counts as solved", flush=True)
-        return
-    state = load_moment(algorithm, spec, Folder(args.directory / "checkpoint")).state
-    with contextlib.suppress(RuntimeError, ValueError, NotImplementedError):  # advice must not fail a run
-        step = next_steps(algorithm, state, target)[0]
-        print(f"why: {step.cause}\ntry: {next_command(step.options, step.more, spec, args.directory, argv)}")
-
-
-def next_command(
-    options: Sequence[str], more: bool, spec: RunSpec, run_dir: Path, argv: Sequence[str]
-) -> str:
-    """The command of a run with other options, or of the same run with twice the episodes."""
-    if more:
-        longer = ["--run-dir", str(run_dir), "--resume", "--episodes", str(2 * spec.episodes)]
-        return shlex.join(["briee", "train", spec.env, *longer])
-    kept, tokens = [], iter(argv)
-    for token in tokens:
-        if token.partition("=")[0] in ("--run-dir", "--run_dir", *options[::2]):
-            if "=" not in token:
-                next(tokens, None)
-        elif token not in ("--resume", "--overwrite"):
-            kept.append(token)
-    return shlex.join(["briee", "train", *kept, *options])
+    rest, arguments = split_options(argv, "--env.")
+    with sentences():
+        kind = _train_kind(preset(*chosen(rest), HORIZON))
+    args = parse(kind, rest, PROG, _algorithms_with)
+    if args.resume or args.overwrite:
+        raise UsageError("--agent begins a new run: leave out --resume and --overwrite, or --agent")
+    run_dir = args.run_dir or Path("runs") / Path(file).stem
+    with sentences():
+        own = registered(args.env) and not arguments
+        agent = load(file, None if own else adapt(args.env, stored_horizon(Path(file)), arguments))
+        write_run(agent, run_dir, args.env, arguments, args.episodes)
+    at = next(i for i, token in enumerate(argv) if token.partition("=")[0] == "--agent")
+    kept = [*argv[:at], *argv[at + (1 if "=" in argv[at] else 2) :]]
+    return [*kept, *([] if args.run_dir else ["--run-dir", str(run_dir)]), "--resume"]
 
 
 def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
@@ -194,7 +192,7 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
     with sentences():
         choice = chosen(argv)
         kind = _train_kind(preset(*choice, HORIZON))
-    args = _with_names(parse(kind, argv, "briee train", _algorithms_with), choice)
+    args = _with_names(parse(kind, argv, PROG, _algorithms_with), choice)
     if "horizon" in env_arguments and registered(args.env):
         raise UsageError(f"the horizon of {args.env} is no --env option: give --horizon H, not --env.horizon")
     if args.resume and args.overwrite:
@@ -207,7 +205,7 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
         with sentences():
             here = preset(*choice, args.horizon or HORIZON, args.env, env_arguments)
         kind = _train_kind(here, horizon=args.horizon)
-        args = _with_names(parse(kind, argv, "briee train", _algorithms_with), choice)
+        args = _with_names(parse(kind, argv, PROG, _algorithms_with), choice)
     stored = read_json(args.directory / "config.json") if args.resume else None
     with sentences():
         if stored is None:
@@ -221,7 +219,9 @@ def parse_train(argv: Sequence[str]) -> tuple[TrainArgs, RunSpec]:
             kind = _train_kind(before.config, rich=before.rich.get("emission"), **values)
             env_arguments = {**before.env_arguments, **env_arguments}
             rich_arguments = {**before.rich, **rich_arguments}
-    args = _with_names(parse(kind, argv, "briee train", _algorithms_with), choice)
+    args = _with_names(parse(kind, argv, PROG, _algorithms_with), choice)
+    if args.agent is not None:
+        raise UsageError("--agent continues one saved agent: it cannot be combined with several runs")
     if args.episodes < 1:
         raise UsageError(f"episodes must be >= 1, got {args.episodes}")
     if rich_arguments and args.rich is None:

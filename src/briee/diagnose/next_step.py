@@ -25,12 +25,14 @@ class Step(NamedTuple):
     """Options that a new run gets."""
     more: bool = False
     """Whether the run should rather go on with twice the episodes."""
+    budget: bool = False
+    """Whether nothing was found but that the episodes were not enough."""
 
 
 def next_steps(algorithm: Algorithm[S], state: S, target: float | None, seed: int = 0) -> list[Step]:
     """What to try next, best first; at least one step."""
     episodes = int(state.episodes)
-    longer = Step(f"{episodes:,} episodes were not enough", more=True)
+    longer = Step(f"{episodes:,} episodes were not enough", more=True, budget=True)
     if episodes < FEWEST_EPISODES:
         return [longer]
     sampler, key = algorithm.sampler, jax.random.key(seed)

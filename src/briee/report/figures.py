@@ -11,7 +11,10 @@ from briee.report.contents import TIMES, RunContents
 
 MOST_STATES = 12
 """The map draws at most this many states of a level."""
-ACTIVITY_COLOURS = {"collect": "#3f7fd1", "represent": "#e0862a", "plan": "#2f9e77", "evaluate": "#b5529c"}
+OTHER = "the rest"
+ACTIVITY_COLOURS = {
+    "collect": "#3f7fd1", "represent": "#e0862a", "plan": "#2f9e77", "evaluate": "#b5529c", OTHER: "#9aa5b4",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,14 +124,32 @@ def shared_figures(runs: Sequence[RunContents]) -> list[Figure]:
         curves(runs, "accuracy", "Latent states decoded correctly", f"{band}. Only for environments "
                "that reveal their latent states; the learner never sees them.", "decoder_accuracy",
                "share of observations"),
-        curves(runs, "gap", "RepLearn's gap", f"{band}. How much better other features could predict: the "
-               "largest objective of the last discriminator, over levels (Algorithm 2, line 6); for the "
-               "algorithm efficient, the mean objective of the levels' fits. It may rise while the return "
-               "rises: new states make the prediction harder, not the decoders worse.",
-               "replearn_gap", "objective", log=True),
+        curves(runs, "gap", *gap_words(runs, band), log=True),
         spent(runs),
     ]  # fmt: skip
     return [figure for figure in found if figure is not None]
+
+
+def gap_words(runs: Sequence[RunContents], band: str) -> tuple[str, str, str, str]:
+    """Title, caption, column and axis of the figure about the features' objective."""
+    algorithms, column = {run.config["algorithm"] for run in runs}, "replearn_gap"
+    if algorithms == {"general"}:
+        says = "How well the discovered states predict what comes before and after them, mean over levels; "
+        return (
+            "Score of the states",
+            f"{band}. {says}higher is better, and more data gives more.",
+            column,
+            "nats",
+        )
+    caption = (
+        f"{band}. How much better other features could predict: the largest objective of the last "
+        "discriminator, over levels (Algorithm 2, line 6); for the algorithm efficient, the mean objective "
+        "of the levels' fits. It may rise while the return rises: new states make the prediction harder, "
+        "not the decoders worse."
+    )
+    if "general" in algorithms:
+        caption += " For the algorithm general it is a score, of which more is better."
+    return "RepLearn's gap", caption, column, "objective"
 
 
 def run_figures(run: RunContents) -> list[Figure]:
@@ -179,7 +200,9 @@ def spent(runs: Sequence[RunContents]) -> Bars | None:
     parts = {name: np.array([float(s.get(name, 0.0)) for s in seconds]) for name in TIMES}
     if not any(values.any() for values in parts.values()):
         return None
-    caption = "Collecting episodes, learning features, planning, evaluating; compilation is included."
+    total = np.array([float(s.get("total", 0.0)) for s in seconds])
+    parts[OTHER] = np.maximum(total - np.sum(list(parts.values()), axis=0), 0.0)
+    caption = "Collecting episodes, learning features, planning, evaluating; the rest is mostly compilation."
     return Bars("time", "Where the time goes", caption, tuple(r.label for r in runs), parts, "seconds")
 
 

@@ -162,7 +162,7 @@ def _(figure: Bars) -> Drawn:
     layout = _layout({"title": {"text": figure.x_label}}, y_axis, 120 + 56 * len(figure.labels))
     layout["legend"]["traceorder"] = "normal"
     layout |= {"barmode": "stack", "bargap": 0.62, "annotations": [
-        {"text": label, "x": 0, "xanchor": "left", "y": label, "yshift": 20, "showarrow": False,
+        {"text": label, "x": 0, "xanchor": "left", "y": label, "yshift": 24, "showarrow": False,
          "font": {"size": 11}} for label in figure.labels
     ]}  # fmt: skip
     return {"data": data, "layout": layout, "width": None}

@@ -165,8 +165,12 @@ class Folder:
             if len(numbers) < 2:
                 raise
             newest, previous = (self.file(number).name for number in (numbers[-1], numbers[-2]))
-            sentence = f"{error}; delete {newest} to go back to the previous one, {previous}"
-            raise CheckpointError(sentence) from error
+            advice = f"delete {newest} to go back to the previous one, {previous}"
+            try:
+                load(self.file(numbers[-2]), template, finite=finite)
+            except CheckpointError:
+                advice = f"the previous one, {previous}, cannot be read either: start anew with --overwrite"
+            raise CheckpointError(f"{error}; {advice}") from error
 
 
 def _write_leaf(archive: zipfile.ZipFile, pool: ThreadPoolExecutor, name: str, leaf: Any) -> dict[str, Any]:

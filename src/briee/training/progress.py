@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,9 @@ PHASES = {
     "draw": "drawing the decoders",
 }
 
+PATIENCE = 10.0
+"""Seconds without a line after which plain output says what is being done."""
+
 
 class Display:
     """A display of a run that shows nothing; a context manager. Other displays inherit from it."""
@@ -52,12 +56,34 @@ class Display:
 
 
 class PlainDisplay(Display):
-    """One line per iteration, but at most one a second, and the summary."""
+    """One line per iteration, but at most one a second, and the summary; while an iteration takes long, a
+    line about what it does."""
 
-    def __init__(self, stream: IO[str] | None = None, seconds_between: float = 1.0):
-        self.stream, self.seconds_between = stream or sys.stdout, seconds_between
+    def __init__(
+        self, stream: IO[str] | None = None, seconds_between: float = 1.0, patience: float = PATIENCE
+    ):
+        self.stream, self.seconds_between, self.patience = stream or sys.stdout, seconds_between, patience
         self.horizon, self._last = 0, -float("inf")
         self._skipped: dict[str, Any] | None = None
+        self._doing, self._phase_began, self._said = "starting", time.monotonic(), time.monotonic()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        """Say what is being done whenever nothing was said for a while."""
+        while not self._over.wait(self.patience / 10):
+            now = time.monotonic()
+            if now - self._said >= self.patience:
+                self._print(f"{self._doing} ({now - self._phase_began:.0f} s so far)")
+
+    def phase(self, name: str) -> None:
+        self._doing, self._phase_began = PHASES.get(name, name), time.monotonic()
 
     def start(self, spec: RunSpec, state: "State") -> None:
         self.horizon = spec.horizon
@@ -69,6 +95,7 @@ class PlainDisplay(Display):
             self._flush()
 
     def end(self, summary: dict[str, Any], run_dir: Path) -> None:
+        self._over.set()
         self._flush()
         for line in summary_lines(summary, run_dir):
             self._print(line)
@@ -79,6 +106,7 @@ class PlainDisplay(Display):
             self._skipped, self._last = None, time.monotonic()
 
     def _print(self, line: str) -> None:
+        self._said = time.monotonic()
         print(line, file=self.stream, flush=True)
 
 
@@ -185,5 +213,8 @@ def summary_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
     value = "no evaluation yet" if final is None else f"last return {final:.3f}"
     best = "" if optimal is None else f", optimal {optimal:.3f}"
     seconds = summary["seconds"]
-    spent = ", ".join(f"{name} {seconds[name]:.1f}" for name in ("collect", "represent", "plan", "evaluate"))
-    return [f"{outcome}; {value}{best}", f"{seconds['total']:.1f} s ({spent})", f"files: {run_dir}"]
+    parts = {name: seconds[name] for name in ("collect", "represent", "plan", "evaluate")}
+    parts["compiling and files"] = max(seconds["total"] - sum(parts.values()), 0.0)
+    spent = ", ".join(f"{name} {value:.1f}" for name, value in parts.items() if value >= 0.05)
+    took = f"{seconds['total']:.1f} s" + (f" ({spent})" if spent else "")
+    return [f"{outcome}; {value}{best}", took, f"files: {run_dir}"]

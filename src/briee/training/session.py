@@ -200,7 +200,9 @@ class _Session(Generic[S]):
     def conclude(self) -> dict[str, Any]:
         """Save the last iteration, record the end of this process, and close the display."""
         self.save()
+        total = self.seconds_before + time.perf_counter() - self.began
         summary = summarize(self.spec, self.algorithm, self.now)
+        summary["seconds"] = summary["seconds"] | {"total": total}
         write_json(self.run_dir / "summary.json", summary)
         write_json(self.run_dir / "manifest.json", close_manifest(self.manifest))
         target = {"target_return": target_of(self.spec, self.algorithm)}
