@@ -3,8 +3,9 @@
     briee sweep benchmarks/block-mdp.toml --out runs/suite   all of it, or a file with some of its products
     python benchmarks/suite.py runs/suite [--output results/suite]
 
-Takes every run directory below the folders that is finished and of the suite. Rows of runs.csv stay, unless a
-directory has the same run.
+Takes every run directory below the folders that is finished and of the suite, unless it is a run of an
+experiment: `briee reproduce NAME --plot-only --runs DIR` takes that one into the table of the experiment,
+which the leaderboard reads as well. Rows of runs.csv stay, unless a directory has the same run.
 """
 
 import argparse
@@ -12,9 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from briee.cli.leaderboard import SUITE, read_suite
+from briee.experiments import FIGURES
 from briee.experiments.fingerprint import Fingerprints
+from briee.experiments.runner import find_figure
 from briee.experiments.tables import (
     Row,
+    configuration_hash,
     curve_of,
     origin_of,
     read_curves,
@@ -37,10 +41,12 @@ def collect(folders: Sequence[Path], output: Path) -> list[Row]:
     curves: dict[tuple[str, ...], list[Row]] = {}
     for point in read_curves(output):
         curves.setdefault(_key(point), []).append(point)
-    origins = read_origins(output)
+    origins, elsewhere = read_origins(output), of_experiments()
     for listed in (run for folder in folders for run in list_runs(folder)):
         row = row_of(listed.path)
-        if row is None or row["finished"] != "True" or world_in_suite(row) not in worlds:
+        if row is None or row["finished"] != "True" or row["config"] in elsewhere:
+            continue
+        if world_in_suite(row) not in worlds:
             continue
         row |= {"label": label_of(row), "world": world_in_suite(row), "numerics": fingerprints.find(row)}
         rows[_key(row)] = row
@@ -52,6 +58,12 @@ def collect(folders: Sequence[Path], output: Path) -> list[Row]:
     write_runs(output, [rows[key] for key in order], origins)
     write_curves(output, [point for key in order for point in curves[key]])
     return [rows[key] for key in order]
+
+
+def of_experiments() -> set[str]:
+    """The configurations of all runs of experiments."""
+    settings = (setting for name in FIGURES for setting in find_figure(name).settings)
+    return {configuration_hash(setting.spec()) for setting in settings}
 
 
 def _key(row: Row) -> tuple[str, ...]:

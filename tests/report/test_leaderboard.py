@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from briee.algorithms.registry import ALGORITHMS
+from briee.cli.leaderboard import SUITE as SUITE_FILE
 from briee.cli.leaderboard import read_suite
 from briee.cli.main import main
 from briee.report.leaderboard import NOT_IN_SUITE, leaderboard
@@ -27,7 +28,7 @@ ROW = "label,world,algorithm,preset,seed,solved,episodes,episodes_to_solve,secon
 
 
 def test_the_page_is_that_of_the_committed_tables():
-    suite = read_suite(ROOT / "benchmarks" / "block-mdp.toml")
+    suite = read_suite(ROOT / SUITE_FILE)
     tables = sorted((ROOT / "results").glob("*/runs.csv"))
     assert (ROOT / "docs" / "leaderboard.md").read_text() == leaderboard(suite, tables), (
         "run briee leaderboard"
@@ -35,7 +36,7 @@ def test_the_page_is_that_of_the_committed_tables():
 
 
 def test_every_algorithm_is_in_the_suite_or_there_is_a_reason():
-    listed = {run.spec.algorithm for run in read_suite(ROOT / "benchmarks" / "block-mdp.toml")}
+    listed = {run.spec.algorithm for run in read_suite(ROOT / SUITE_FILE)}
     assert listed | NOT_IN_SUITE.keys() == ALGORITHMS.keys()
     assert not listed & NOT_IN_SUITE.keys()
     page = (ROOT / "docs" / "leaderboard.md").read_text()
@@ -153,10 +154,12 @@ def test_counters_are_those_of_the_environment(submission, capsys):
 
 
 def test_runs_of_the_suite_become_rows_once(tmp_path):
-    suite = [run for run in read_suite(ROOT / "benchmarks" / "block-mdp.toml") if run.spec.algorithm == "ppo"]
+    suite = [run for run in read_suite(ROOT / SUITE_FILE) if run.spec.algorithm == "ppo"]
     chosen = [run for run in suite if run.world in ("lock, H = 6", "lock, H = 25, noise = 0.2")]
     for run in chosen[::-1]:
         make_run(run, tmp_path / "runs")
+    of_rivals = next(run for run in read_suite(ROOT / SUITE_FILE) if run.spec.algorithm == "musik")
+    make_run(of_rivals, tmp_path / "runs")
     output = tmp_path / "results" / "suite"
     for _ in range(2):
         rows = collect([tmp_path / "runs"], output)
