@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]
 """(level, observation, key) -> action; an `equinox.Module`, unbatched."""
 
+HostPolicy = Callable[[int, Float[np.ndarray, "n ..."]], Int[np.ndarray, " n"]]
+"""(level, observations) -> actions of n episodes that run together, in NumPy; it may remember what it saw."""
+
+
+@runtime_checkable
+class HasHostForm(Protocol):
+    """A policy that also has a form in NumPy, which the host sampler uses instead of a compiled one."""
+
+    def on_host(self, rng: np.random.Generator) -> HostPolicy:
+        """The form for one rollout; its random draws come from `rng`."""
+        ...
+
+
 PolicyKind = Literal["greedy", "optimistic", "mixture"]
 """The policy planned without bonus, the one planned with it, or the mixture of past policies of Theorem 1."""
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from briee.envs.adapters.episodic import EpisodicVector, episodic
 from briee.envs.block import knowledge_of
 from briee.envs.gym_shells import PureVectorEnv
-from briee.protocols import Environment, Knowledge, Policy
+from briee.protocols import Environment, HasHostForm, HostPolicy, Knowledge, Policy
 from briee.rollout.samplers import choose_action, episode_keys
 from briee.rollout.trajectories import Trajectories
 
@@ -82,6 +82,8 @@ class HostSampler:
             reward=np.zeros((episodes, H), np.float32),
             latent=np.full((episodes, H + 1), -1, np.int32),
         )
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+        hosted = policy.on_host(rng) if isinstance(policy, HasHostForm) else None
         act = _actor(policy, self.num_actions)
         for first in range(0, episodes, n):
             # In a short last batch, the surplus environments repeat an episode, which is dropped.
@@ -89,22 +91,28 @@ class HostSampler:
             kept = slice(first, min(first + n, episodes))
             last = np.full(n, H) if whole else np.minimum(deviates[rows] + 2, H)
             end = np.where(np.arange(n) < kept.stop - first, last, 0)
-            start = self._reset(env_keys[rows], seeds[rows])
-            asked = rows[: self._asked(kept.stop - first)]
-            own = None if deviation is None else deviates[asked]
-            choose = functools.partial(act, key_data=policy_keys[asked], deviation=own)
-            self._batch(data, kept, start, choose, end)
+            start = self._reset(env_keys[rows], seeds[rows], kept.stop - first)
+            if hosted is None:
+                asked = rows[: self._asked(kept.stop - first)]
+                own = None if deviation is None else deviates[asked]
+                choose = functools.partial(act, key_data=policy_keys[asked], deviation=own)
+            else:
+                choose = _with_deviations(hosted, deviates[rows[: kept.stop - first]], self.num_actions, rng)
+            self._batch(data, kept, start, choose, end, hosted is not None)
         return Trajectories(**{name: jnp.asarray(value) for name, value in vars(data).items()})
 
-    def _batch(self, data: SimpleNamespace, rows: slice, start, choose, end: np.ndarray) -> None:
+    def _batch(
+        self, data: SimpleNamespace, rows: slice, start, choose, end: np.ndarray, hosted: bool
+    ) -> None:
         """Run a batch of episodes after their reset up to `end`, and store them in these rows of `data`."""
         (observation, info), kept = start, rows.stop - rows.start
         drop = self.env.drop if isinstance(self.env, EpisodicVector) else lambda episodes: None
+        asked = kept if hosted else self._asked(kept)
         action = np.zeros(len(end), np.int32)
         data.observation[rows, 0], data.latent[rows, 0] = observation[:kept], _latent(info, kept)
         for level in range(end.max()):
             drop(end <= level)
-            chosen = choose(np.int32(level), observation[: self._asked(kept)])
+            chosen = choose(level if hosted else np.int32(level), observation[:asked])
             action[: len(chosen)] = chosen
             observation, reward, _, _, info = self.env.step(action)
             data.action[rows, level] = action[:kept]
@@ -116,8 +124,12 @@ class HostSampler:
         """Batch size of policy queries: a power of two, so that few batch sizes are compiled."""
         return min(1 << (kept - 1).bit_length(), self.env.num_envs)
 
-    def _reset(self, keys, seeds: np.ndarray):
-        base = self.env.unwrapped
+    def _reset(self, keys, seeds: np.ndarray, kept: int):
+        """Start the episodes of these keys and seeds, of which the first `kept` are used."""
+        env: Any = self.env
+        base = env.unwrapped
+        if isinstance(self.env, EpisodicVector) and self.env.steps_copies:
+            return env.reset(seed=seeds[:kept].tolist())
         if isinstance(base, PureVectorEnv):
             return self.env.reset(options={"keys": jax.random.wrap_key_data(keys)})
         if isinstance(base, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
@@ -127,6 +139,21 @@ class HostSampler:
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
+
+
+def _with_deviations(
+    policy: HostPolicy, deviation: np.ndarray, num_actions: int, rng: np.random.Generator
+) -> HostPolicy:
+    """The policy with uniform actions at the levels `deviation` and `deviation` + 1."""
+
+    def choose(level: int, observation: np.ndarray) -> np.ndarray:
+        action = policy(level, observation)
+        deviates = np.isin(deviation, (level - 1, level))
+        if deviates.any():
+            action = np.where(deviates, rng.integers(0, num_actions, len(action)), action)
+        return action
+
+    return choose
 
 
 @eqx.filter_jit

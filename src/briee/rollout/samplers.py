@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)
 """Wrappers of `gym.make` that do not change what an agent observes."""
-HOST_ENVIRONMENTS = 64
+HOST_ENVIRONMENTS = 20
 """Copies of a host environment that are stepped together."""
 CHUNK = 500
 """Episodes per chunk of a long rollout; this many fit the CPU's cache."""

@@ -32,6 +32,8 @@ PHASES = {
 
 PATIENCE = 10.0
 """Seconds without a line after which plain output says what is being done."""
+REPRESENTATIONS = ("per level", "exact", "exact, with the step", "pooled")
+"""Whose states the algorithm `general` uses, by the number in metrics.csv."""
 
 
 class Display:
@@ -184,6 +186,9 @@ def cells(row: dict[str, Any], horizon: int) -> list[tuple[str, str]]:
             shown.append((name, f"{row[column]:.3f}"))
     if row.get("decoder_accuracy") is not None:
         shown.append(("decoded", f"{row['decoder_accuracy']:.0%}"))
+    if row.get("representation"):
+        kind = REPRESENTATIONS[row["representation"]]
+        shown.append(("states", f"{row['states_most']} ({kind})"))
     seconds = sum(value for name, value in row.items() if name.startswith("seconds_"))
     return [*shown, ("took", f"{seconds:.1f} s")]
 

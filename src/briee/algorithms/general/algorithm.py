@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from briee.algorithms.general import world_stage
 from briee.algorithms.general.candidates import Rows, fit_level
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
@@ -28,6 +29,8 @@ from briee.algorithms.general.decoders import (
 )
 from briee.algorithms.general.episodes import Episodes, balanced, insert, no_episodes
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
+from briee.algorithms.general.world import World, no_world
+from briee.algorithms.general.world_policy import WorldPolicy
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level
@@ -55,6 +58,8 @@ class GeneralState(eqx.Module):
     levels_refit: Int[np.ndarray, ""]
     explore_return: Float[np.ndarray, ""]
     reached_level: Float[np.ndarray, ""]
+    world: World
+    """One set of states for all levels, where the step does not matter."""
 
 
 class General(Algorithm[GeneralState]):
@@ -72,6 +77,9 @@ class General(Algorithm[GeneralState]):
         """One iteration."""
         phase("collect")
         state = self.collect(state)
+        if world_stage.is_on(state.world):
+            phase("plan")
+            return replace(state, world=world_stage.with_reward(state.world), iteration=state.iteration + 1)
         phase("represent")
         state = self.fit_levels(state)
         phase("plan")
@@ -104,6 +112,7 @@ class General(Algorithm[GeneralState]):
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,
+            world=no_world(self.config.world_states, H, A),
         )
 
     def collect(self, state: GeneralState) -> GeneralState:
@@ -113,6 +122,8 @@ class General(Algorithm[GeneralState]):
         is greedy.
         """
         key, explore = stream(state.key, "collect", int(state.iteration)), self.config.explore
+        if world_stage.is_on(state.world):
+            return self.collect_world(state, key, 0)
         rng, E = numpy_generator(stream(key, "store")), explore.episodes // explore.rounds
         state = replace(state, data=state.data.copy(), growth=state.growth.copy())
         returns, reached = [], []
@@ -120,6 +131,10 @@ class General(Algorithm[GeneralState]):
             settled = i % 2 == 1 and float(state.chance) < explore.settled
             policy = self.policy(state, "greedy" if settled else "optimistic")
             episodes = self.sampler.rollout(policy, jax.random.fold_in(key, i), E)
+            if not int(state.iteration) and not i:
+                state = replace(state, world=world_stage.begin(state.world, episodes))
+                if world_stage.is_on(state.world):
+                    return self.collect_world(state, key, 1)
             self.keep(state, episodes, rng)
             state = planned(state, self.plan(self.cells(state), state))
             returns.append(float(np.asarray(episodes.reward).sum(1).mean()))
@@ -130,6 +145,19 @@ class General(Algorithm[GeneralState]):
             env_steps=state.env_steps + explore.episodes * self.sampler.horizon,
             explore_return=np.asarray(returns[0], np.float32),
             reached_level=np.asarray(max(reached), np.float32),
+        )
+
+    def collect_world(self, state: GeneralState, key: PRNGKeyArray, first: int) -> GeneralState:
+        """Run the rounds from `first` on in a world whose states are the same at every level."""
+        found = world_stage.collect(state.world, self.sampler, self.config, key, first)
+        E = self.config.explore.episodes
+        return replace(
+            state,
+            world=found.world,
+            episodes=state.episodes + E,
+            env_steps=state.env_steps + E * self.sampler.horizon,
+            levels_refit=np.asarray(0, np.int64),
+            explore_return=np.asarray(found.explore_return, np.float32),
         )
 
     def keep(self, state: GeneralState, episodes, rng: np.random.Generator) -> None:
@@ -197,8 +225,10 @@ class General(Algorithm[GeneralState]):
         explore = self.config.explore
         return plan_cells(cells, discovery_curve(cells.counts, explore.max_tries, explore.prior_cells))
 
-    def policy(self, state: GeneralState, kind: PolicyKind = "greedy") -> StatePolicy:
+    def policy(self, state: GeneralState, kind: PolicyKind = "greedy") -> StatePolicy | WorldPolicy:
         """`greedy` maximises the reward, `optimistic` the probability of a discovery."""
+        if world_stage.is_on(state.world):
+            return world_stage.policy(state.world, kind, self.config)
         greedy, most = kind != "optimistic", slots(state.decoders)
         value = (state.reward if greedy else state.discovery)[:, : most + 1]
         tolerance = jnp.float32(1.0 if greedy else self.config.explore.tolerance)
@@ -209,6 +239,8 @@ class General(Algorithm[GeneralState]):
         self, state: GeneralState, level: int, observations: Float[Array, "n ..."]
     ) -> Float[Array, "n K"]:
         x = np.asarray(observations).reshape(len(observations), -1)
+        if world_stage.is_on(state.world):
+            return jnp.asarray(world_stage.decoded(state.world, level, x))
         return jnp.asarray(probabilities(state.decoders, level, x), jnp.float32)
 
     def decode_levels(
@@ -226,13 +258,15 @@ class General(Algorithm[GeneralState]):
 
     def metrics(self, state: GeneralState) -> dict[str, float]:
         """Measurements of the last update, for metrics.csv."""
-        states = state.decoders.states
+        on = world_stage.is_on(state.world)
+        states = state.world.size[:1] if on else state.decoders.states
         return {
+            "representation": int(state.world.mode),
             "explore_return": float(state.explore_return),
             "reached_level": float(state.reached_level),
             "replearn_gap": float(state.value.mean()),
             "levels_refit": int(state.levels_refit),
-            "discovery_chance": float(state.chance),
+            "discovery_chance": float(state.world.chance if on else state.chance),
             "states_mean": float(states.mean()),
             "states_most": int(states.max()),
         }

@@ -66,13 +66,15 @@ class GeneralConfig(AlgorithmConfig):
 
     num_latents: int = 64
     """The most states that a level may have; how many it has is found from the data."""
+    world_states: int = 8192
+    """The most states of a world that has the same ones at every level."""
     data: DataConfig = field(default_factory=DataConfig)
     refit: RefitConfig = field(default_factory=RefitConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "num_latents")
+        require(self, ">= 1", "num_latents", "world_states")
         episodes, rounds = self.explore.episodes, self.explore.rounds
         if episodes % rounds:
             raise ValueError(f"episodes must be a multiple of rounds ({rounds}), got {episodes}")

@@ -129,6 +129,11 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
         self._seen: list[Any] = []
 
+    @property
+    def steps_copies(self) -> bool:
+        """Whether the copies are stepped one by one; then a shorter list of seeds starts only so many."""
+        return self._copies is not None
+
     def reset(self, *, seed=None, options: dict[str, Any] | None = None):
         """Start all episodes; one seed or a list of seeds is passed to the vector environment."""
         n = self.num_envs
@@ -139,10 +144,12 @@ class EpisodicVector(gym.vector.VectorWrapper):
             else:
                 seeds = [seed + i for i in range(n)] if isinstance(seed, int) else seed or [None] * n
                 told = []
-                for index, (env, own) in enumerate(zip(self._copies, seeds, strict=True)):
+                for index, (env, own) in enumerate(zip(self._copies, seeds, strict=False)):
                     blame.copy = index
                     told.append(_pair(env.reset(seed=own, options=options)))
                 blame.copy = None
+                self._over[len(told) :] = True
+                told += [(told[0][0], {})] * (n - len(told))
                 observation, info = self._stack([o for o, _ in told]), merge_infos([i for _, i in told])
             return self.encoder(observation, n), _mark(info, *np.zeros((2, n), bool))
 
