@@ -23,8 +23,6 @@ from briee.experiments.ablation import OTHER, RELEASED
 from briee.experiments.ablation_efficient import CHANGES
 from briee.experiments.ablation_protocol import VARIANTS
 from briee.experiments.fig1b import REFERENCES
-from briee.experiments.rivals import WORLDS as SMALL_WORLDS
-from briee.experiments.rivals import cell
 from briee.experiments.tables import Row
 from queries import (
     HORIZONS,
@@ -40,18 +38,14 @@ from queries import (
     shares,
     solved,
     span,
+    table,
 )
+from rival_tables import authors_numbers, measured_lines, rivals
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 NUMBER = re.compile(r"<!--= (.*?) -->(.*?)<!--/-->", re.S)
 TABLE = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- /table -->", re.S)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    first, *others = (f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in [head, *rows])
-    return f"{first}|{'---|' * len(head)}\n{''.join(others)}"
 
 
 def readme() -> str:
@@ -93,6 +87,7 @@ def fig1b() -> str:
         cells = [[r for r in line("fig1b", label) if r["horizon"] == str(H)] for H in HORIZONS]
         texts = [outcome(cell) if cell else "–" for cell in cells]
         rows.append([f"`{label}`", *texts, STATISTICS["version"](line("fig1b", label))])
+    rows += measured_lines()
     for name, (points, _) in REFERENCES.items():
         texts = [f"{points[H]:,}" if H in points else "–" for H in HORIZONS]
         rows.append([f"{name}, published", *texts, "–"])
@@ -288,37 +283,9 @@ def stationary() -> str:
     return table(["", "seed 1", "12", "123", "1234", "12345", "mean"], rows)
 
 
-def rivals() -> str:
-    """Every algorithm in every small world."""
-    rows = [row for row in runs("rivals") if not row["variant"]]
-    names = {words: world.name for words, world in SMALL_WORLDS.items()}
-    names |= {f"lock, H = {H}": f"lock, H = {H}" for H in HORIZONS}
-    there = {row["world"] for row in rows}
-    worlds = {words: name for words, name in names.items() if name in there}
-    lines = []
-    for label in dict.fromkeys(row["label"] for row in rows):
-        own = [[r for r in rows if r["label"] == label and r["world"] == name] for name in worlds.values()]
-        lines.append([f"`{label}`", *(cell(part) for part in own)])
-    return table(["", *worlds], lines)
-
-
-def musik_budgets() -> str:
-    """MusIK at H = 25 with its authors' budget and with less."""
-    lines = []
-    for label, words in (
-        ("musik paper", "65k + 8k, its authors' budget"),
-        ("musik paper 1200 a level", "30k + 8k"),
-        ("musik paper 600 a level", "15k + 8k"),
-    ):
-        own = [row for row in runs("rivals") if row["label"] == label and row["horizon"] == "25"]
-        if own:
-            lines.append([words, f"{len(solved(own))} of {len(own)}", each(own)])
-    return table(["episodes", "solved", "after"], lines)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "rivals": rivals,
-    "musik-budgets": musik_budgets,
+    "authors-numbers": authors_numbers,
     "readme": readme,
     "fig1b": fig1b,
     "fig2b": lambda: curves_table("fig2b", 50),

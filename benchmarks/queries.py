@@ -32,6 +32,12 @@ def line(experiment: str, label: str, where: str = "*") -> list[Row]:
     return found
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    first, *others = (f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in [head, *rows])
+    return f"{first}|{'---|' * len(head)}\n{''.join(others)}"
+
+
 def solved(rows: Sequence[Row]) -> list[int]:
     """Episodes to solve of the runs that were solved."""
     return [int(row["episodes_to_solve"]) for row in rows if row["episodes_to_solve"]]

@@ -98,6 +98,19 @@ def sparse(label: str) -> dict[int, list[float]]:
     return found
 
 
+def test_musik_needs_no_more_than_its_authors_budget_at_horizon_25():
+    own = [row for row in table("rivals") if row["algorithm"] == "musik" and row["horizon"] == "25"]
+    solved = {
+        label: [row["solved"] == "True" for row in own if row["label"] == label]
+        for label in ("musik paper", "musik paper 1200 a level", "musik paper 600 a level")
+    }
+    assert all(len(found) == len(SEEDS) for found in solved.values())
+    shares = [np.mean(found) for found in solved.values()]
+    assert shares[0] == 1
+    assert shares[2] < 0.5, "as its authors' program, it fails with 15k + 8k"
+    assert shares == sorted(shares, reverse=True)
+
+
 @pytest.mark.parametrize("home", HOMES, ids=lambda home: f"{home[0]}-{home[1]}")
 def test_every_rival_is_solved_in_a_world_that_fits_it(home):
     algorithm, preset, _, world = home
@@ -157,8 +170,9 @@ def test_with_loud_distractors_the_game_decides():
     for row in table("ablation-protocol"):
         if row["world"] == "lock, H = 12, distractors = 20":
             worlds.setdefault(row["label"], []).append(float(row["episodes_to_solve"] or np.inf))
+    assert len(worlds["briee practical"]) == len(SEEDS)
     assert max(worlds["briee practical"]) <= 2_000
-    assert np.isinf(worlds["briee practical no game"]).all()
+    assert np.isinf(worlds["briee practical no game"]).sum() >= 4, "clusters alone may be lucky"
 
 
 def test_fourier_features_solve_what_the_paper_says_and_joint_ones_need_fewer_episodes():
