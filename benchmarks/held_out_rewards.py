@@ -1,5 +1,7 @@
 """Reward-free exploration of the lock, then many rewards: `python benchmarks/held_out_rewards.py`.
 
+Algorithm 4, or with `--algo general` the general algorithm, which needs fewer episodes.
+
 Every value is exact except for the observation noise: a policy is reduced to its action probabilities in each
 latent state, which dynamic programming on the latent model evaluates.
 """
@@ -20,16 +22,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from briee.algorithms.general.algorithm import General
+from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.paper.config import BrieeConfig
-from briee.algorithms.paper.reward_free import RewardFree, RewardFreeState
+from briee.algorithms.paper.reward_free import RewardFree
+from briee.configuration import changed
 from briee.envs.block import LatentModel
 from briee.envs.lock import CombinationLock
 from briee.numerics.keys import stream
-from briee.protocols import Policy, PolicyKind
+from briee.protocols import Algorithm, Policy, PolicyKind
 from briee.rollout.samplers import ScanSampler
 from briee.training.directory import close_manifest, make_manifest, read_table
 from theory_report import write_rounded
 
+TABLE = "held_out.csv"
 SAMPLES = 200
 """Observations of a latent state from which a policy's action probabilities are estimated."""
 
@@ -96,9 +102,16 @@ def policy_value(model: LatentModel, probabilities: np.ndarray) -> float:
     return float(model.initial @ value)
 
 
-def explore(env: CombinationLock, iterations: int, seed: int) -> Iterator[tuple[RewardFree, RewardFreeState]]:
-    """The exploration phase with the settings of the paper, after each of its iterations."""
-    algorithm = RewardFree(ScanSampler(env), replace(BrieeConfig.paper(env.horizon), workers=1))
+def explore(
+    env: CombinationLock, iterations: int, seed: int, algo: str = "reward-free"
+) -> Iterator[tuple[Algorithm[Any], Any]]:
+    """The exploration phase, that of Algorithm 4 with the settings of the paper, after each iteration."""
+    algorithm: Algorithm[Any] = RewardFree(
+        ScanSampler(env), replace(BrieeConfig.paper(env.horizon), workers=1)
+    )
+    if algo == "general":
+        config = GeneralConfig.general(env.horizon)
+        algorithm = General(ScanSampler(env), changed(config, "explore.reward_free", True))
     state = algorithm.init(jax.random.key(seed))
     for _ in range(iterations):
         state = algorithm.update(state)
@@ -106,7 +119,7 @@ def explore(env: CombinationLock, iterations: int, seed: int) -> Iterator[tuple[
 
 
 def judge(
-    algorithm: RewardFree, state: RewardFreeState, rewards: dict[str, np.ndarray], kind: PolicyKind
+    algorithm: Algorithm[Any], state: Any, rewards: dict[str, np.ndarray], kind: PolicyKind
 ) -> list[HeldOut]:
     """Plan for every reward and compare with the optimum by dynamic programming."""
     env, key = algorithm.sampler.pure, jax.random.key(17)
@@ -122,7 +135,8 @@ def judge(
         probabilities = np.asarray(action_probabilities(env, policy, key), np.float64)
         optimum, value = model.optimal_return(), policy_value(model, probabilities)
         ratios = (value / optimum, policy_value(model, uniform) / optimum)
-        counts = (int(state.episodes), int(state.world.iteration))
+        used = state.world.iteration if isinstance(algorithm, RewardFree) else state.iteration
+        counts = (int(state.episodes), int(used))
         outcomes.append(HeldOut(name, kind, optimum, value, *ratios, seconds, *counts))
     return outcomes
 
@@ -131,6 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     """Explore once, then write the outcomes of all rewards after the last and some earlier iterations."""
     program = "python benchmarks/held_out_rewards.py"
     parser = argparse.ArgumentParser(prog=program, description=main.__doc__)
+    parser.add_argument("--algo", choices=("reward-free", "general"), default="reward-free")
     parser.add_argument("--horizon", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
@@ -140,26 +155,30 @@ def main(argv: list[str] | None = None) -> None:
     manifest = make_manifest(f"{program} {shlex.join(sys.argv[1:] if argv is None else argv)}".strip())
     env = CombinationLock(horizon=args.horizon, instance_seed=args.seed)
     rewards, history = held_out_rewards(env), []
-    for n, (algorithm, state) in enumerate(explore(env, args.iterations, args.seed), start=1):
-        values = f"V_0 {float(state.world.value):.3f} of iteration {int(state.world.iteration)}"
+    for n, (algorithm, state) in enumerate(explore(env, args.iterations, args.seed, args.algo), start=1):
+        told = algorithm.metrics(state)
+        values = ", ".join(
+            f"{k} {v:.3f}" for k, v in told.items() if k in ("explore_value", "discovery_chance")
+        )
         print(f"iteration {n}: {int(state.episodes)} episodes, {values}", file=sys.stderr, flush=True)
         if n % args.every == 0 or n == args.iterations:
-            for kind in ("greedy", "optimistic"):
+            for kind in ("greedy", "optimistic") if args.algo == "reward-free" else ("greedy",):
                 found = judge(algorithm, state, rewards, kind)
                 ratios = [outcome.ratio for outcome in found]
                 print(f"  {kind}: worst {min(ratios):.3f}, mean {np.mean(ratios):.3f}", file=sys.stderr)
                 history += [{"horizon": args.horizon, "seed": args.seed} | one._asdict() for one in found]
-    write(args.out, history, close_manifest(manifest))
+    name = TABLE if args.algo == "reward-free" else "held_out_general.csv"
+    write(args.out, history, close_manifest(manifest), name)
 
 
-def write(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> None:
+def write(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any], name: str = TABLE) -> None:
     """The table and the manifests in a folder, with these rows of one run instead of its earlier ones."""
-    table, manifests = folder / "held_out.csv", folder / "manifest.json"
+    table, manifests = folder / name, folder / "manifest.json"
     key = [str(rows[0][name]) for name in ("horizon", "seed")]
     others = read_table(table) if table.exists() else []
     write_rounded(table, [row for row in others if [row["horizon"], row["seed"]] != key] + rows)
     known = json.loads(manifests.read_text()) if manifests.exists() else {}
-    known["h{}_seed{}".format(*key)] = manifest
+    known["h{}_seed{}{}".format(*key, "" if name == TABLE else "_general")] = manifest
     manifests.write_text(json.dumps(known, indent=2) + "\n")
 
 

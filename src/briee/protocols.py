@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -191,7 +191,7 @@ class Capabilities:
     mixture: bool = False
     """Keeps past policies: has `policy(state, "mixture")`."""
     plans_any_reward: bool = False
-    """Explores without a reward: has `plan_for`, `start_value` and `reward_decoder`."""
+    """Plans for rewards that come later: has `plan_for`, `start_value` and `reward_decoder`."""
     stops_when_solved: bool = True
     """Whether a run ends when it is solved; otherwise it ends when its budget is used up."""
     keeps_rows: bool = False
@@ -208,7 +208,8 @@ class Algorithm(Generic[S]):
     sampler: Sampler
     config: Any
     """Its settings, an `AlgorithmConfig`; each algorithm annotates its own class."""
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: Capabilities = Capabilities()
+    """Of the class; an instance whose settings change them has its own."""
 
     def init(self, key: PRNGKeyArray) -> S:
         """The state before the first episode."""
@@ -251,5 +252,5 @@ class Algorithm(Generic[S]):
         raise NotImplementedError
 
     def reward_decoder(self, state: S) -> Any:
-        """The decoders, stacked over levels, for rewards that are functions of the latent state."""
+        """(level, observation) -> the latent state, f32[K], for rewards that are functions of it."""
         raise NotImplementedError

@@ -50,7 +50,7 @@ class TrainArgs:
     """Go on from an agent that `agent.save` wrote, with its algorithm, settings and seed."""
     reward_free: Flag = False
     """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
-    reward-free."""
+    reward-free, with --algo general for --explore.reward-free."""
     decoder: Literal["linear", "mlp", "cnn"] | None = None
     """Network of the decoders, if the preset offers a choice."""
     horizon: int | None = None
@@ -293,10 +293,12 @@ def _without_abbreviation(argv: Sequence[str]) -> list[str]:
     flags = [token for token in argv if token.replace("_", "-") == "--reward-free"]
     if not flags:
         return list(argv)
-    algo = _peek(argv, "--algo")
+    algo, others = _peek(argv, "--algo"), [token for token in argv if token not in flags]
+    if algo == "general":
+        return [*others, "--explore.reward-free"]
     if algo not in (None, REWARD_FREE):
-        raise UsageError(f"--reward-free is an algorithm of its own: leave out --algo {algo}")
-    return [*(token for token in argv if token not in flags), "--algo", REWARD_FREE]
+        raise UsageError(f"--reward-free goes with --algo general alone, or without: leave out --algo {algo}")
+    return [*others, "--algo", REWARD_FREE]
 
 
 def _peek(argv: Sequence[str], option: str) -> str | None:

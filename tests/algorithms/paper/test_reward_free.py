@@ -15,7 +15,7 @@ from briee.algorithms.paper.briee import BrieeAlgorithm
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.lsvi import arrival_rewards
 from briee.algorithms.paper.reward_free import RewardFree, plan_reward, start_value
-from briee.algorithms.paper.reward_functions import ActionReward, as_reward, check_reward
+from briee.algorithms.paper.reward_functions import ActionReward, ByLevel, as_reward, check_reward
 from briee.envs.adapters.python_file import load_from_file
 from briee.envs.lock import CombinationLock
 from briee.numerics.linalg import at_level, ridge
@@ -145,7 +145,7 @@ def test_a_reward_of_the_decoded_state(algorithm, history):
     """The reward of latent state k of the learned decoder is earned where the decoder says k."""
     world = history[-1].world
     table = jnp.zeros((H, 3, 4)).at[1, 1, :].set(1.0)
-    reward = as_reward(lambda step, latent: latent @ table[step], 4, world.decoder)
+    reward = as_reward(lambda step, latent: latent @ table[step], 4, ByLevel(world.decoder))
     rows = world.rows.observation[1, :50]
     psi = algorithm.decode(replace(history[-1], decoder=world.decoder), 1, rows)
     earned = jax.vmap(lambda s: reward(jnp.int32(1), s))(rows)
@@ -180,7 +180,8 @@ def test_functions_of_an_action_and_of_a_file(tmp_path):
 
 def test_a_function_of_the_parameter_latent_gets_the_decoded_state(history):
     world = history[-1].world
-    reward = as_reward(lambda step, latent, action: latent[1] * (action == 2) * (step == 1), 4, world.decoder)
+    decoder = ByLevel(world.decoder)
+    reward = as_reward(lambda step, latent, action: latent[1] * (action == 2) * (step == 1), 4, decoder)
     table = jnp.zeros((H, 3, 4)).at[1, 1, 2].set(1.0)
     for level in range(H):
         for s in world.rows.observation[level, :5]:

@@ -29,10 +29,11 @@ from briee.algorithms.general.decoders import (
 )
 from briee.algorithms.general.episodes import Episodes, balanced, insert, no_episodes
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
+from briee.algorithms.general.reward_plans import RewardPlans
 from briee.algorithms.general.world import World, no_world
 from briee.algorithms.general.world_policy import WorldPolicy
 from briee.numerics.keys import stream
-from briee.protocols import Algorithm, Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
+from briee.protocols import Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import StoredRows
 
@@ -62,16 +63,18 @@ class GeneralState(eqx.Module):
     """One set of states for all levels, where the step does not matter."""
 
 
-class General(Algorithm[GeneralState]):
+class General(RewardPlans[GeneralState]):
     """States from any observation of the environment behind `sampler`; observations are flattened."""
 
     name = "general"
-    capabilities = Capabilities(decodes=True, keeps_rows=True)
+    capabilities = Capabilities(decodes=True, keeps_rows=True, plans_any_reward=True)
     config: GeneralConfig
 
     def __init__(self, sampler: Sampler, config: GeneralConfig):
         self.sampler = sampler
         self.config = config
+        if config.explore.reward_free:
+            self.capabilities = replace(self.capabilities, stops_when_solved=False)
 
     def update(self, state: GeneralState, phase: PhaseHook = no_phases) -> GeneralState:
         """One iteration."""
@@ -128,10 +131,10 @@ class General(Algorithm[GeneralState]):
         state = replace(state, data=state.data.copy(), growth=state.growth.copy())
         returns, reached = [], []
         for i in range(explore.rounds):
-            settled = i % 2 == 1 and float(state.chance) < explore.settled
+            settled = i % 2 == 1 and float(state.chance) < explore.settled and not explore.reward_free
             policy = self.policy(state, "greedy" if settled else "optimistic")
             episodes = self.sampler.rollout(policy, jax.random.fold_in(key, i), E)
-            if not int(state.iteration) and not i:
+            if not int(state.iteration) and not i and not explore.reward_free:
                 state = replace(state, world=world_stage.begin(state.world, episodes))
                 if world_stage.is_on(state.world):
                     return self.collect_world(state, key, 1)
@@ -170,7 +173,7 @@ class General(Algorithm[GeneralState]):
         grow(state, label, action)
         insert(state.data, x, action, reward, label, self.sampler.num_actions, rng)
         n = int(state.data.size)
-        state.data.label[:n, -1] = reward_bins(state.data.reward[:n, -1])
+        state.data.label[:n, -1] = self.bins(state.data.reward[:n, -1])
 
     def fit_levels(self, state: GeneralState) -> GeneralState:
         """Fit the levels that grew most, in ascending order, and relabel their observations."""
@@ -188,7 +191,7 @@ class General(Algorithm[GeneralState]):
         A, n = self.sampler.num_actions, len(action)
         own = label[:, h] * A + action[:, h]
         before = label[:, h - 1] * A + action[:, h - 1] if h else None
-        after = label[:, h + 1] + (self.config.num_latents + 1) * reward_bins(reward[:, h])
+        after = label[:, h + 1] + (self.config.num_latents + 1) * self.bins(reward[:, h])
         chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
         x = state.data.observation[:n, h]
         rows = Rows(
@@ -204,6 +207,10 @@ class General(Algorithm[GeneralState]):
         new[chosen] = found.label
         state.data.label[:n, h] = new
         state.value[h], state.growth[h] = found.value, 0.0
+
+    def bins(self, reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Rewards as small numbers; none are told apart if exploration must not look at them."""
+        return reward_bins(np.zeros_like(reward) if self.config.explore.reward_free else reward)
 
     def due(self, state: GeneralState) -> list[int]:
         """Levels to fit now, in ascending order: first all of them, later those that grew most."""

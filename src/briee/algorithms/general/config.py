@@ -53,6 +53,8 @@ class ExploreConfig:
     """Cells tried more often than this have the discovery probability of this many tries."""
     prior_cells: float = 2.0
     """Number of imaginary cells, with discovery probability 1 / (n + 1), in the estimated probability."""
+    reward_free: bool = False
+    """Never look at the rewards, and end only when the budget is used up; short: --reward-free."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "episodes", "rounds", "max_tries")

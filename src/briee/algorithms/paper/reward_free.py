@@ -19,6 +19,7 @@ from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import LSVIConfig
 from briee.algorithms.paper.decoders import Decoder
 from briee.algorithms.paper.lsvi import lsvi
+from briee.algorithms.paper.reward_functions import ByLevel
 from briee.numerics.linalg import at_level
 from briee.protocols import PolicyKind, Reward
 from briee.rollout.policies import GreedyPolicy, QValues
@@ -83,9 +84,9 @@ class RewardFree(BrieeAlgorithm[RewardFreeState]):
         """The return that a plan of `plan_for` expects of an episode."""
         return start_value(policy.q, state.world.rows)
 
-    def reward_decoder(self, state: RewardFreeState) -> Decoder:
-        """The decoders, levels stacked, behind rewards of the latent state."""
-        return state.world.decoder
+    def reward_decoder(self, state: RewardFreeState) -> ByLevel:
+        """The decoders behind rewards of the latent state."""
+        return ByLevel(state.world.decoder)
 
     def decode(
         self, state: RewardFreeState, level: int, observations: Float[Array, "n ..."]

@@ -18,14 +18,23 @@ from briee.numerics.linalg import at_level
 from briee.protocols import Reward
 
 
+class ByLevel(eqx.Module):
+    """(level, observation) -> psi_h(s), from decoders stacked over levels."""
+
+    decoders: Any
+
+    def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " K"]:
+        return at_level(self.decoders, level)(observation)
+
+
 class LatentReward(eqx.Module):
     """A reward of (level, psi_h(s)) as one of (level, observation)."""
 
-    decoder: Any
+    decoder: Callable[..., Any]
     function: Reward
 
     def __call__(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, "..."]:
-        return self.function(level, at_level(self.decoder, level)(observation))
+        return self.function(level, self.decoder(level, observation))
 
 
 class ActionReward(eqx.Module):
@@ -53,8 +62,8 @@ class Floats(eqx.Module):
 
 
 def as_reward(function: Callable[..., Any], num_actions: int, decoder: Any = None) -> Reward:
-    """A reward from a function described above; `decoder`, levels stacked, is needed only for functions of
-    the latent state."""
+    """A reward from a function described above; `decoder`, (level, observation) -> psi_h(s), is needed only
+    for functions of the latent state."""
     if isinstance(function, eqx.Module):
         return function  # type: ignore[return-value]
     try:
