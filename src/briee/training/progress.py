@@ -35,6 +35,9 @@ PATIENCE = 10.0
 REPRESENTATIONS = ("per level", "exact", "exact, with the step", "pooled")
 """Whose states the algorithm `general` uses, by the number in metrics.csv."""
 
+KEEPS_FINDING = 0.2
+"""Share of exploring episodes with a discovery from which on a run ends with a word about it."""
+
 
 class Display:
     """A display of a run that shows nothing; a context manager. Other displays inherit from it."""
@@ -67,6 +70,7 @@ class PlainDisplay(Display):
         self.stream, self.seconds_between, self.patience = stream or sys.stdout, seconds_between, patience
         self.horizon, self._last = 0, -float("inf")
         self._skipped: dict[str, Any] | None = None
+        self._row: dict[str, Any] = {}
         self._doing, self._phase_began, self._said = "starting", time.monotonic(), time.monotonic()
         self._over = threading.Event()
 
@@ -92,14 +96,14 @@ class PlainDisplay(Display):
         self._print(headline(spec) + (f", from iteration {state.iteration}" if int(state.iteration) else ""))
 
     def iteration(self, row: dict[str, Any]) -> None:
-        self._skipped = row
+        self._skipped = self._row = row
         if time.monotonic() - self._last >= self.seconds_between:
             self._flush()
 
     def end(self, summary: dict[str, Any], run_dir: Path) -> None:
         self._over.set()
         self._flush()
-        for line in summary_lines(summary, run_dir):
+        for line in [*summary_lines(summary, run_dir), *states_lines(self._row, summary["solved"])]:
             self._print(line)
 
     def _flush(self) -> None:
@@ -142,7 +146,7 @@ class LiveDisplay(Display):
     def end(self, summary: dict[str, Any], run_dir: Path) -> None:
         self.doing = ""
         self.live.stop()
-        for line in summary_lines(summary, run_dir):
+        for line in [*summary_lines(summary, run_dir), *states_lines(self.row or {}, summary["solved"])]:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def render(self) -> Group:
@@ -191,6 +195,19 @@ def cells(row: dict[str, Any], horizon: int) -> list[tuple[str, str]]:
         shown.append(("states", f"{row['states_most']} ({kind})"))
     seconds = sum(value for name, value in row.items() if name.startswith("seconds_"))
     return [*shown, ("took", f"{seconds:.1f} s")]
+
+
+def states_lines(row: dict[str, Any], solved: bool) -> list[str]:
+    """Which states the algorithm `general` chose, and whether it keeps finding further ones."""
+    if row.get("representation") is None:
+        return []
+    kind, chance = int(row["representation"]), row["discovery_chance"]
+    found = f"{row['states_most']:,} in all" if kind else f"{row['states_mean']:.3g} a level"
+    lines = [f"states: {REPRESENTATIONS[kind]}, {found}"]
+    if not solved and chance > KEEPS_FINDING:
+        meaning = "either more episodes are needed, or observations are continuous and have no states to find"
+        lines.append(f"states keep being found, by {chance:.0%} of exploring episodes: {meaning}")
+    return lines
 
 
 def clock(seconds: float) -> str:

@@ -77,7 +77,7 @@ def test_the_repeated_share_counts_observations_seen_before():
 
 def test_tables_survive_the_checkpoint():
     model = chain(5)
-    world = replace(no_world(16, 4, 2), mode=np.asarray(EXACT, np.int32))
+    world = replace(no_world(16, 4, 2, 3), mode=np.asarray(EXACT, np.int32))
     again = Model.of(model.stored(world))
     for name in ("keys", "depth", "starts", "cell", "tries", "sums", "source", "target", "times"):
         assert getattr(again, name) == getattr(model, name)
@@ -183,7 +183,7 @@ def test_noise_and_ended_episodes_are_no_exact_states():
     x = rng.standard_normal((5, 21, 3)).astype(np.float32)
     x[:, 4:] = 0.0  # absorbed
     episodes = trajectories(x)
-    empty = no_world(64, 20, 2)
+    empty = no_world(64, 20, 2, 3)
     assert begin(empty, episodes) is empty
     grid = replace(episodes, observation=jnp.asarray(np.round(x)))
     assert int(begin(empty, grid).mode) == EXACT

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.algorithms.general import world_stage
+from briee.algorithms.general import pooling, world_stage
 from briee.algorithms.general.candidates import Rows, fit_level
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
@@ -30,7 +30,7 @@ from briee.algorithms.general.decoders import (
 from briee.algorithms.general.episodes import Episodes, balanced, insert, no_episodes
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
 from briee.algorithms.general.reward_plans import RewardPlans
-from briee.algorithms.general.world import World, no_world
+from briee.algorithms.general.world import POOLED, World, no_world
 from briee.algorithms.general.world_policy import WorldPolicy
 from briee.numerics.keys import stream
 from briee.protocols import Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
@@ -80,6 +80,9 @@ class General(RewardPlans[GeneralState]):
         """One iteration."""
         phase("collect")
         state = self.collect(state)
+        if pooling.due(state.world, int(state.iteration), int(state.episodes)):
+            phase("represent")
+            state = self.pool(state)
         if world_stage.is_on(state.world):
             phase("plan")
             return replace(state, world=world_stage.with_reward(state.world), iteration=state.iteration + 1)
@@ -115,7 +118,7 @@ class General(RewardPlans[GeneralState]):
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,
-            world=no_world(self.config.world_states, H, A),
+            world=no_world(self.config.world_states, H, A, D),
         )
 
     def collect(self, state: GeneralState) -> GeneralState:
@@ -154,6 +157,9 @@ class General(RewardPlans[GeneralState]):
         """Run the rounds from `first` on in a world whose states are the same at every level."""
         found = world_stage.collect(state.world, self.sampler, self.config, key, first)
         E = self.config.explore.episodes
+        if int(found.world.mode) == POOLED:
+            state = replace(state, data=state.data.copy())
+            world_stage.keep(state.data, found.episodes)
         return replace(
             state,
             world=found.world,
@@ -162,6 +168,16 @@ class General(RewardPlans[GeneralState]):
             levels_refit=np.asarray(0, np.int64),
             explore_return=np.asarray(found.explore_return, np.float32),
         )
+
+    def pool(self, state: GeneralState) -> GeneralState:
+        """Find states of all levels together, and use them if they predict fresh episodes better."""
+        rng = numpy_generator(stream(state.key, "pool", int(state.iteration)))
+        reward = state.data.filled()[2]
+        bins = reward_bins(reward.ravel()).reshape(reward.shape)
+        world = pooling.pooled_world(state.world, state.data, bins, int(state.episodes), rng)
+        if world_stage.is_on(world):
+            world = world_stage.with_discovery(world, self.config)
+        return replace(state, world=world)
 
     def keep(self, state: GeneralState, episodes, rng: np.random.Generator) -> None:
         """Label further episodes, offer them to the store and note which levels grew, in place."""

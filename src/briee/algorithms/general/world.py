@@ -5,6 +5,7 @@ which takes further transitions one at a time. The table counts every transition
 that of the world and not of the data.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import equinox as eqx
@@ -13,11 +14,13 @@ from jaxtyping import Float, Int, UInt
 from scipy.sparse import csr_matrix
 
 from briee.algorithms.general.exact import hashes, whole
+from briee.algorithms.general.pooled import COORDINATES, nearest_centre, usual_gap
 
 OFF, EXACT, STEPS, POOLED = range(4)
 """Representations: states of each level, exact observations, exact observations at a step, pooled clouds."""
 CURVE = 33  # tries that the discovery curve tells apart
 UNKNOWN = -1  # label of an observation that is no known state
+MOST_CENTRES = 1024  # of pooled states
 SUMS = 5  # of a cell: reward, reward squared, level, level squared, reward times level
 
 
@@ -46,6 +49,18 @@ class World(eqx.Module):
     """Tries number n + 1 of a cell: how many there were, and how many led to a new successor."""
     evidence: Float[np.ndarray, ""]
     """Nats by which the step helps to predict transitions."""
+    mean: Float[np.ndarray, " D"]
+    transform: Float[np.ndarray, "D E"]
+    """White coordinates z = (x - mean) @ transform of pooled states."""
+    centre: Float[np.ndarray, "M E"]
+    owner: Int[np.ndarray, " M"]
+    """The state of each centre; -1 if there is none."""
+    reach: Float[np.ndarray, " M"]
+    """Squared distance up to which an observation belongs to a centre."""
+    fitted: Int[np.ndarray, ""]
+    """Episodes at the last fit of pooled states."""
+    score: Float[np.ndarray, "2"]
+    """Nats per transition by which fresh episodes are predicted: by pooled states, by those of each level."""
     greedy: Int[np.ndarray, "H S"]
     """The action of highest value."""
     explore: Float[np.ndarray, "S A"]
@@ -53,9 +68,9 @@ class World(eqx.Module):
     chance: Float[np.ndarray, ""]
 
 
-def no_world(states: int, horizon: int, num_actions: int) -> World:
+def no_world(states: int, horizon: int, num_actions: int, dimension: int) -> World:
     """An empty world."""
-    S, C = states, 4 * states
+    S, C, D, M = states, 4 * states, dimension, min(states, MOST_CENTRES)
     whole_numbers = lambda *shape: np.zeros(shape, np.int32)  # noqa: E731
     return World(
         mode=np.asarray(OFF, np.int32),
@@ -71,10 +86,54 @@ def no_world(states: int, horizon: int, num_actions: int) -> World:
         times=whole_numbers(C),
         curve=np.zeros((2, CURVE), np.int64),
         evidence=np.asarray(0.0, np.float32),
+        mean=np.zeros(D, np.float32),
+        transform=np.zeros((D, min(D, COORDINATES)), np.float32),
+        centre=np.zeros((M, min(D, COORDINATES)), np.float32),
+        owner=np.full(M, UNKNOWN, np.int32),
+        reach=np.zeros(M, np.float32),
+        fitted=np.asarray(0, np.int64),
+        score=np.zeros(2, np.float32),
         greedy=np.zeros((horizon, S), np.int8 if num_actions <= 127 else np.int32),
         explore=np.ones((S, num_actions), np.float32),
         chance=np.asarray(1.0, np.float32),
     )
+
+
+class Centres:
+    """A working copy of the centres of pooled states, each with the name of its state."""
+
+    def __init__(
+        self, mean: np.ndarray, transform: np.ndarray, centre: np.ndarray, reach: np.ndarray, names: list[int]
+    ):
+        self.mean, self.transform = mean, transform
+        self.centre, self.reach, self.names = centre.copy(), reach.copy(), list(names)
+
+    def find(self, x: Float[np.ndarray, "n D"], single: Mapping[int, int], grow: bool) -> list[int]:
+        """The name of each observation's state: its own hash if it is that of a state, else the name of the
+        nearest centre. If they may `grow`, an observation far from all centres becomes another one."""
+        found = whole(hashes(x)).tolist()
+        z = (x - self.mean) @ self.transform
+        index, distance = nearest_centre(z, self.centre[: len(self.names)])
+        for i, name in enumerate(found):
+            if name in single:
+                continue
+            j, far = int(index[i]), float(distance[i]) > float(self.reach[index[i]])
+            if grow and far and len(self.names) < len(self.centre):
+                j, far = self._among_new(z[i], len(z), j)
+                if far:
+                    j = len(self.names)
+                    self.centre[j], self.reach[j] = z[i], usual_gap(z.shape[1])
+                    self.names.append(name)
+            found[i] = self.names[j]
+        return found
+
+    def _among_new(self, z: Float[np.ndarray, " E"], few: int, nearest: int) -> tuple[int, bool]:
+        """The nearest of the last centres, if it is near, or else the one that was nearest before."""
+        first = max(len(self.names) - few, 0)
+        index, distance = nearest_centre(z[None], self.centre[first : len(self.names)])
+        j = first + int(index[0])
+        near = float(distance[0]) <= float(self.reach[j])
+        return (j, False) if near else (nearest, True)
 
 
 @dataclass
@@ -95,6 +154,8 @@ class Model:
     target: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     curve: Int[np.ndarray, "2 n"] = field(default_factory=lambda: np.zeros((2, CURVE), np.int64))
+    centres: Centres | None = None
+    """Of pooled states."""
 
     def __post_init__(self) -> None:
         self.state_of = {key: i for i, key in enumerate(self.keys)}
@@ -113,7 +174,12 @@ class Model:
         S, A = world.explore.shape
         keys = whole(world.keys[:states]).tolist()
         lists["sums"] = np.ascontiguousarray(world.sums[:cells]).view(np.float64).tolist()
-        return cls(A, S, int(world.mode) == STEPS, keys=keys, curve=world.curve.copy(), **lists)
+        centres = None
+        if int(world.mode) == POOLED:
+            named = [keys[state] for state in world.owner[world.owner != UNKNOWN].tolist()]
+            centres = Centres(world.mean, world.transform, world.centre, world.reach, named)
+        stepped, curve = int(world.mode) == STEPS, world.curve.copy()
+        return cls(A, S, stepped, keys=keys, curve=curve, centres=centres, **lists)
 
     def stored(self, world: World) -> World:
         """The world with these tables."""
@@ -124,10 +190,17 @@ class Model:
         new = {"keys": filled(world.keys, pairs), "sums": filled(world.sums, sums)}
         for name in ("depth", "starts", "cell", "tries", "source", "target", "times"):
             new[name] = filled(getattr(world, name), np.array(getattr(self, name)))
+        if self.centres is not None:
+            # every centre has a state: `names` makes centres only for observations that are counted
+            owner = [self.state_of.get(name, UNKNOWN) for name in self.centres.names]
+            new |= {"centre": self.centres.centre, "reach": self.centres.reach}
+            new["owner"] = filled(world.owner, np.array(owner) + 1) - 1
         return replace(world, size=size, curve=self.curve.copy(), **new)
 
-    def names(self, x: Float[np.ndarray, "n D"], level: int) -> list[int]:
+    def names(self, x: Float[np.ndarray, "n D"], level: int, grow: bool = True) -> list[int]:
         """What tells the states of observations apart."""
+        if self.centres is not None:
+            return self.centres.find(x, self.state_of, grow)
         return whole(hashes(x, level + 1 if self.stepped else 0)).tolist()
 
     def states(self, names: list[int], level: int) -> list[int]:
@@ -205,5 +278,5 @@ class Model:
 def filled(slots: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The values in slots of a fixed number; the rest is zero."""
     new = np.zeros_like(slots)
-    new[: len(values)] = values
+    new[: len(values)] = values[: len(slots)]
     return new

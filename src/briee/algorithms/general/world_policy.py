@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.general.exact import compiled_hash
-from briee.algorithms.general.world import STEPS, UNKNOWN, Model, World
+from briee.algorithms.general.world import POOLED, STEPS, UNKNOWN, Model, World
 from briee.algorithms.general.world_plan import NEAR, plan_discovery
 from briee.protocols import HostPolicy
 
@@ -32,17 +32,24 @@ class WorldPolicy(eqx.Module):
     def __call__(
         self, level: Int[Array, ""], observation: Float[Array, "..."], key: PRNGKeyArray
     ) -> Int[Array, ""]:
-        step = jnp.where(self.world.mode == STEPS, level + 1, 0)
-        name = compiled_hash(observation.reshape(-1), step)
-        same = (jnp.asarray(self.world.keys) == name).all(1) & (
-            jnp.arange(len(self.world.keys)) < self.world.size[0]
-        )
-        known, state = same.any(), same.argmax()
+        known, state = self.state(level, observation.reshape(-1))
         value = jnp.where(known, jnp.asarray(self.world.explore)[state], 1.0)
         draw = jax.random.uniform(key, value.shape)
         best = jnp.argmax((value >= value.max() - TIE) * (1 + draw))
         planned = jnp.asarray(self.action)[level, state]
         return jnp.where(known & ~self.exploring, planned, best).astype(jnp.int32)
+
+    def state(self, level: Int[Array, ""], x: Float[Array, " D"]) -> tuple[Bool[Array, ""], Int[Array, ""]]:
+        """Whether the state of an observation is known, and which it is."""
+        world = jax.tree.map(jnp.asarray, self.world)
+        name = compiled_hash(x, jnp.where(world.mode == STEPS, level + 1, 0))
+        same = (world.keys == name).all(1) & (jnp.arange(len(world.keys)) < world.size[0])
+        distance = jnp.sum(((x - world.mean) @ world.transform - world.centre) ** 2, -1)
+        distance = jnp.where(world.owner == UNKNOWN, jnp.inf, distance)
+        nearest = distance.argmin()
+        near = (distance[nearest] <= world.reach[nearest]) | (~self.exploring & (world.owner[0] != UNKNOWN))
+        pooled = (world.mode == POOLED) & ~same.any() & near
+        return same.any() | pooled, jnp.where(pooled, world.owner[nearest], same.argmax())
 
     def on_host(self, rng: np.random.Generator) -> HostPolicy:
         """The same policy in NumPy."""
@@ -58,7 +65,7 @@ class Planned:
         self.model, self.action, self.rng = model, action, rng
 
     def __call__(self, level: int, observation: Float[np.ndarray, "n ..."]) -> Int[np.ndarray, " n"]:
-        names = self.model.names(observation.reshape(len(observation), -1), level)
+        names = self.model.names(observation.reshape(len(observation), -1), level, grow=False)
         state = np.array([self.model.state_of.get(name, UNKNOWN) for name in names])
         draw = self.rng.integers(0, self.model.num_actions, len(state))
         return np.where(state == UNKNOWN, draw, self.action[level, state])

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from briee.algorithms.general.config import GeneralConfig
+from briee.algorithms.general.episodes import Episodes
 from briee.algorithms.general.exact import hashes, repeated_share, whole
 from briee.algorithms.general.world import EXACT, OFF, STEPS, UNKNOWN, Model, World
 from briee.algorithms.general.world_plan import plan_discovery, plan_reward
@@ -31,6 +32,7 @@ class Collected(NamedTuple):
 
     world: World
     explore_return: float
+    episodes: list[Trajectories]
 
 
 def observations(episodes: Trajectories) -> Float[np.ndarray, "E levels D"]:
@@ -70,8 +72,11 @@ def add_episodes(model: Model, episodes: Trajectories) -> Int[np.ndarray, "E lev
     """Count all transitions; returns the states."""
     x, action = observations(episodes), np.asarray(episodes.action).tolist()
     E, levels, D = x.shape
-    step = np.tile(np.arange(levels) + 1, E) if model.stepped else 0
-    names = whole(hashes(x.reshape(-1, D), step)).reshape(E, levels)
+    if model.centres is None:
+        step = np.tile(np.arange(levels) + 1, E) if model.stepped else 0
+        names = whole(hashes(x.reshape(-1, D), step)).reshape(E, levels)
+    else:
+        names = np.array(model.names(x.reshape(-1, D), 0), np.uint64).reshape(E, levels)
     reward = np.asarray(episodes.reward, float).tolist()
     label = np.empty((E, levels), int)
     for h in range(levels):
@@ -113,7 +118,7 @@ def collect(
     world: World, sampler: Sampler, config: GeneralConfig, key: PRNGKeyArray, first: int
 ) -> Collected:
     """Rounds of episodes from round `first` on, each planned with the counts of those before."""
-    explore, returns = config.explore, []
+    explore, returns, all_episodes = config.explore, [], []
     E = explore.episodes // explore.rounds
     for i in range(first, explore.rounds):
         settled = float(world.chance) < explore.settled
@@ -121,10 +126,22 @@ def collect(
         policy = optimistic(world, config) if seeks else exploring(world, config)
         episodes = sampler.rollout(policy, jax.random.fold_in(key, i), E)
         returns.append(float(np.asarray(episodes.reward).sum(1).mean()))
+        all_episodes.append(episodes)
         world = with_discovery(counted(world, episodes), config)
     if int(world.mode) == EXACT and float(world.evidence) > STEP_EVIDENCE:
         world = restarted(world, STEPS)
-    return Collected(world, returns[0] if returns else float("nan"))
+    return Collected(world, returns[0] if returns else float("nan"), all_episodes)
+
+
+def keep(data: Episodes, all_episodes: list[Trajectories]) -> None:
+    """Keep episodes while there is room, in place: pooled states are found again from them."""
+    for episodes in all_episodes:
+        n = int(data.size)
+        room = slice(0, min(len(data.action) - n, len(episodes.action)))
+        slots = slice(n, n + room.stop)
+        data.observation[slots] = observations(episodes)[room]
+        data.action[slots], data.reward[slots] = episodes.action[room], episodes.reward[room]
+        data.size[...] = slots.stop
 
 
 def restarted(world: World, mode: int) -> World:
@@ -176,7 +193,8 @@ def policy(world: World, kind: PolicyKind, config: GeneralConfig) -> WorldPolicy
 def decoded(world: World, level: int, x: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n K"]:
     """The state of each observation, one-hot; the last column for unknown ones."""
     model = Model.of(world)
-    states = np.array([model.state_of.get(name, len(model.keys)) for name in model.names(x, level)])
+    names = model.names(x, level, grow=False)
+    states = np.array([model.state_of.get(name, len(model.keys)) for name in names])
     return np.eye(len(model.keys) + 1, dtype=np.float32)[states]
 
 

@@ -20,7 +20,12 @@ from briee.envs.adapters.python_file import load_from_file
 from briee.envs.registry import SHORT_NAMES
 from briee.errors import suggestion
 
-PROJECTS = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "bsuite/": "shimmy"}
+PROJECTS = {
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "bsuite/": "shimmy",
+    "grids/": "briee.envs.grids",
+}
 """The module whose import registers the ids with this prefix."""
 EXTRA = "pip install 'briee[envs]'"
 
