@@ -202,6 +202,7 @@ def test_the_contract_of_an_agent_holds_on_the_host():
     assert agent.history[-1]["representation"] == EXACT
 
 
+@pytest.mark.slow
 def test_the_contract_of_an_agent_holds_for_a_pure_world():
     env = FiniteBlockMDP(horizon=3, instance_seed=1)
     config = GeneralConfig(world_states=256)
