@@ -80,7 +80,8 @@ class General(RewardPlans[GeneralState]):
         """One iteration."""
         phase("collect")
         state = self.collect(state)
-        if pooling.due(state.world, int(state.iteration), int(state.episodes)):
+        pools = not self.config.explore.reward_free  # its plans are made with the states of each level
+        if pools and pooling.due(state.world, int(state.iteration), int(state.episodes)):
             phase("represent")
             state = self.pool(state)
         if world_stage.is_on(state.world):
