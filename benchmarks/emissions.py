@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from briee import envs
-from briee.envs.emission_choice import IMAGES, KINDS
+from briee.envs.emission import IMAGES, KINDS
 
 SAMPLES = 80
 COLOURS = ("#3f7fd1", "#2f9e77", "#8a8a8a")

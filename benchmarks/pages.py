@@ -19,10 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from briee.experiments.ablation import OTHER, RELEASED
-from briee.experiments.ablation_efficient import CHANGES
-from briee.experiments.ablation_protocol import VARIANTS
-from briee.experiments.fig1b import REFERENCES
+from briee.experiments.ablations import EFFICIENT_CHANGES, OTHER, PROTOCOL_VARIANTS, RELEASED
+from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.tables import Row
 from queries import (
     HORIZONS,
@@ -155,7 +153,7 @@ PARTS = {
     "K = 6": "K = 6",
 }
 """The variants of `efficient` in words."""
-assert set(PARTS) == set(CHANGES)
+assert set(PARTS) == set(EFFICIENT_CHANGES)
 
 
 def ablation_efficient() -> str:
@@ -179,7 +177,7 @@ PROTOCOL = {
     "deviations only": "rows: the deviations alone",
 }
 """What a variant of `practical` undoes, in words."""
-assert set(PROTOCOL) == set(VARIANTS)
+assert set(PROTOCOL) == set(PROTOCOL_VARIANTS)
 
 
 def _outcome(label: str, world: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from briee.experiments.fig1b import MEASURED
+from briee.experiments.paper_figures import MEASURED
 from briee.experiments.rivals import UNEVEN, WORLDS, cell
 from briee.experiments.tables import Row
 from queries import HORIZONS, STATISTICS, count, outcome, runs, solved, table

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from briee.algorithms.theory.dynamic_programming import occupancy, value_iteration, values
 from briee.algorithms.theory.exploration import ExactSetting
-from briee.algorithms.theory.oracle import aggregate
-from briee.envs.exact_tables import BlockMDP
+from briee.algorithms.theory.oracle import aggregate, occupancy, value_iteration, values
+from briee.envs.finite_block import BlockMDP
 from theory_runs import Iteration, planned_policy
 
 

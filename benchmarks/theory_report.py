@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import theory_lemmas as lemmas
-from briee.algorithms.theory.dynamic_programming import mixture, random_class, value_iteration, values
+from briee.algorithms.theory.config import TheoryPreset
 from briee.algorithms.theory.exploration import ExactSetting
-from briee.algorithms.theory.theorem_parameters import TheoryPreset
-from briee.envs.exact_tables import BlockMDP, lock_block_mdp, random_block_mdp
+from briee.algorithms.theory.oracle import mixture, random_class, value_iteration, values
+from briee.envs.finite_block import BlockMDP, lock_block_mdp, random_block_mdp
 from briee.training.directory import close_manifest, make_manifest, read_table, write_table
 from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 

@@ -10,10 +10,9 @@ from itertools import product
 import numpy as np
 
 from briee.algorithms.theory.discriminators import Discriminators, first_class, indicator, stack
-from briee.algorithms.theory.dynamic_programming import deterministic, value_iteration, values
 from briee.algorithms.theory.exploration import Data, ExactSetting, batch, collect, no_data, plan, represent
-from briee.algorithms.theory.oracle import RepLearnResult
-from briee.envs.exact_tables import BlockMDP
+from briee.algorithms.theory.oracle import RepLearnResult, deterministic, value_iteration, values
+from briee.envs.finite_block import BlockMDP
 
 
 @dataclass(frozen=True)

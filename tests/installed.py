@@ -22,7 +22,7 @@ NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
 SMOKE = (
     "test_package.py", "test_configuration.py", "numerics", "algorithms/paper/test_lsvi.py",
     "algorithms/paper/test_buffers.py", "algorithms/efficient/test_cell_planning.py",
-    "algorithms/efficient/test_strata.py", "rollout/test_rollout.py", "training/test_checkpoint.py",
+    "algorithms/efficient/test_cell_planning.py", "rollout/test_rollout.py", "training/test_checkpoint.py",
     "training/test_run_lock.py", "envs/test_gym_shells.py",
 )  # fmt: skip
 """Test files that use every dependency, in about a minute."""

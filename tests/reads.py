@@ -1,10 +1,12 @@
-"""Where the source defines what a piece of it refers to."""
+"""What the source refers to and where that is defined; which fields of a configuration a run reads."""
 
 import ast
+import dataclasses
 import functools
+import sys
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import briee
 
@@ -94,3 +96,58 @@ def method(module: str, name: str, attribute: str) -> tuple[str, ast.stmt] | Non
     if node := next(own, None):
         return found[0], node
     return next(filter(None, (method(*base, attribute) for base in bases(module, name))), None)
+
+
+C = TypeVar("C")
+
+SILENT = ("dataclasses", "briee.configuration", __name__)
+"""Modules that read every field, whatever it is for: copies, comparisons, checks of values, JSON."""
+
+
+class FieldReads:
+    """Dotted names of the fields that were read on configurations that `watch` returned."""
+
+    def __init__(self):
+        self.names: set[str] = set()
+
+    def watch(self, config: C, prefix: str = "") -> C:
+        """An equal configuration that notes here which of its fields are read."""
+        kind: Any = type(config)
+        fields = {field.name for field in dataclasses.fields(kind)}
+        names = self.names
+
+        def read(this: Any, name: str) -> Any:
+            caller = sys._getframe(1)
+            if name in fields and caller.f_globals["__name__"] not in SILENT and not checks(caller):
+                names.add(prefix + name)
+            return object.__getattribute__(this, name)
+
+        def same(this: Any, other: Any) -> bool:
+            return type(this) is type(other) and values(this) == values(other)
+
+        def values(this: Any) -> tuple[Any, ...]:
+            return tuple(object.__getattribute__(this, name) for name in sorted(fields))
+
+        methods = {"__getattribute__": read, "__eq__": same, "__hash__": lambda this: hash(values(this))}
+        watched = object.__new__(type(kind.__name__, (kind,), methods))
+        for name in fields:
+            value = getattr(config, name)
+            part = self.watch(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else value
+            object.__setattr__(watched, name, part)
+        return watched
+
+    def unread(self, config: Any, prefix: str = "") -> set[str]:
+        """Dotted names of the fields of `config` and of its parts that nothing has read."""
+        found = set()
+        for field in dataclasses.fields(config):
+            value, name = getattr(config, field.name), prefix + field.name
+            if dataclasses.is_dataclass(value):
+                found |= self.unread(value, f"{name}.")
+            elif name not in self.names:
+                found.add(name)
+        return found
+
+
+def checks(frame: Any) -> bool:
+    """Whether a frame checks values as a configuration is made."""
+    return frame.f_code.co_name in ("__post_init__", "check_rounds")

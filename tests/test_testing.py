@@ -16,7 +16,7 @@ from briee.algorithms.registry import BASELINES
 from briee.configuration import with_value
 from briee.envs.lock import CombinationLock
 from briee.testing import check_agent, equal
-from field_reads import FieldReads
+from reads import FieldReads
 from small_runs import PRACTICAL_READS, make_env, tiny
 
 SLOW = pytest.mark.slow

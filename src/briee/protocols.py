@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 if TYPE_CHECKING:
     from briee.envs.block import LatentModel
-    from briee.envs.exact_tables import BlockMDP
+    from briee.envs.finite_block import BlockMDP
     from briee.rollout.trajectories import StoredRows, Trajectories
 
 Policy = Callable[[Int[Array, ""], Float[Array, "..."], PRNGKeyArray], Int[Array, ""]]

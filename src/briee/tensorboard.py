@@ -1,5 +1,5 @@
-"""An alias of `briee.training.tensorboard`."""
+"""An alias of `briee.training.tracking`."""
 
-from briee.training.tensorboard import TensorBoard
+from briee.training.tracking import TensorBoard
 
 __all__ = ["TensorBoard"]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from test_cli import TINY, refusal
 
-from briee.algorithms.names import in_words
+from briee.algorithms.registry import in_words
 from briee.cli.main import main
 from briee.cli.watch import look, sparkline
 from briee.training import session as runs
 from briee.training.directory import locked, read_metrics
-from briee.training.tensorboard import TensorBoard
+from briee.training.tracking import TensorBoard
 from toy_run import make_toy
 
 TOY_RUN = Path(__file__).parents[1] / "toy_run.py"

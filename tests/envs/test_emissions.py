@@ -13,8 +13,7 @@ from gymnasium.utils.env_checker import check_env
 
 from briee import envs
 from briee.envs.block import confusion
-from briee.envs.emission import decodability, draw_noise, noise_bound
-from briee.envs.emission_choice import IMAGES, KINDS
+from briee.envs.emission import IMAGES, KINDS, decodability, draw_noise, noise_bound
 from briee.envs.emission_images import digit_images
 from briee.envs.emission_kinds import RolesEmission, draw_roles
 from briee.envs.lock import CombinationLock

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from briee.experiments import FIGURES
-from briee.experiments.ablation import FIGURE as ABLATION
-from briee.experiments.fig1b import REFERENCES
-from briee.experiments.finished import Existing
+from briee.experiments.ablations import ABLATION
+from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.rivals import HOMES
 from briee.experiments.runner import find_figure, write_tables
 from briee.experiments.setting import SEEDS
-from briee.experiments.tables import read_curves
+from briee.experiments.tables import Existing, read_curves
 from briee.training.directory import Table, read_table
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -11,13 +11,12 @@ from briee.cli.main import main
 from briee.cli.train import parse_train
 from briee.errors import RunError
 from briee.experiments import FIGURES, runner
-from briee.experiments.ablation import OTHER, switched
+from briee.experiments.ablations import OTHER, switched
 from briee.experiments.fingerprint import machine
-from briee.experiments.finished import Existing, is_done
 from briee.experiments.plots import moving_average
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting, sweep_file
-from briee.experiments.tables import configuration_hash, read_curves
+from briee.experiments.tables import Existing, configuration_hash, is_done, read_curves
 from briee.training.directory import read_table
 from briee.training.spec import with_instance
 from briee.training.sweep import read_sweep

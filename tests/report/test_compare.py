@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from briee.algorithms.names import LOOKS, colour, in_words, style
-from briee.algorithms.registry import ALGORITHMS
+from briee.algorithms.registry import ALGORITHMS, LOOKS, colour, in_words, style
 from briee.cli.main import main
 from briee.report.compare import compare, latex, read_rows
 from briee.report.statistics import (

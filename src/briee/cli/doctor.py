@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from briee.cli.evaluate import load_agent
 from briee.cli.main import parse, sentences, split_options
-from briee.cli.play import load_agent
 from briee.compute import prepare_process
 from briee.errors import RunError, UsageError
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
+from briee.cli.evaluate import PlayArgs, returns_in_words
 from briee.cli.main import Flag, parse, sentences
-from briee.cli.play import PlayArgs, returns_in_words
 from briee.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code."""
     args = parse(PlanArgs, argv, "briee plan")
     agent = args.load()
-    from briee.envs.adapters.python_file import load_from_file
+    from briee.envs.adapters.third_party import load_from_file
 
     if not agent.algorithm.capabilities.plans_any_reward:
         kind = f"a run of {agent.algorithm.name}, not a reward-free one"

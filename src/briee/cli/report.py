@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
+from briee.cli.evaluate import load_agent
 from briee.cli.main import Flag, parse, sentences
-from briee.cli.play import load_agent
 from briee.compute import prepare_process
 from briee.errors import UsageError
 

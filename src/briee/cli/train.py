@@ -118,8 +118,7 @@ def run(argv: Sequence[str]) -> int:
     from briee.training.progress import make_display
     from briee.training.session import RunInterrupted, run
     from briee.training.spec import build, with_instance
-    from briee.training.tensorboard import TensorBoard
-    from briee.training.tracking import WeightsAndBiases
+    from briee.training.tracking import TensorBoard, WeightsAndBiases
 
     folder, metrics = args.directory / "tensorboard", args.directory / "metrics.csv"
     with sentences():

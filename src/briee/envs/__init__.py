@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
     from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
     from briee.envs.block import LatentModel, episode_start, episode_step
-    from briee.envs.emission import ImageEmission, VectorEmission, decodability
-    from briee.envs.emission_choice import EmissionChoice, ExogenousEmission
-    from briee.envs.emission_images import DigitsEmission, ShapesEmission
+    from briee.envs.emission import EmissionChoice, VectorEmission, decodability
+    from briee.envs.emission_images import DigitsEmission, ImageEmission, ShapesEmission
     from briee.envs.emission_kinds import ModesEmission, NetworkEmission, RingsEmission
+    from briee.envs.exogenous import ExogenousEmission
     from briee.envs.finite_block import FiniteBlockMDP
     from briee.envs.gym_shells import PureEnv, PureVectorEnv
     from briee.envs.lock import CombinationLock, LockState
@@ -64,10 +64,10 @@ _NAMES = {
     "adapters.episodic": ("EnvironmentStepError", "Episodic", "EpisodicVector", "episodic"),
     "adapters.rich": ("NoisyObservation", "RichObservation", "rich_observation"),
     "block": ("LatentModel", "episode_start", "episode_step"),
-    "emission": ("ImageEmission", "VectorEmission", "decodability"),
-    "emission_choice": ("EmissionChoice", "ExogenousEmission"),
-    "emission_images": ("DigitsEmission", "ShapesEmission"),
+    "emission": ("EmissionChoice", "VectorEmission", "decodability"),
+    "emission_images": ("DigitsEmission", "ImageEmission", "ShapesEmission"),
     "emission_kinds": ("ModesEmission", "NetworkEmission", "RingsEmission"),
+    "exogenous": ("ExogenousEmission",),
     "finite_block": ("FiniteBlockMDP",),
     "gym_shells": ("PureEnv", "PureVectorEnv"),
     "lock": ("CombinationLock", "LockState"),

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from briee.envs.emission import Index
-from briee.envs.emission_choice import ExogenousEmission
+from briee.envs.exogenous import ExogenousEmission
 from briee.protocols import Environment, Knowledge
 
 POSSIBLE = 1e-6

@@ -1,13 +1,14 @@
-"""Emissions: rich observations of a latent state, as rotated noisy vectors or noisy images.
+"""Emissions: rich observations of a latent state, here as rotated noisy vectors; the choice among all kinds.
 
 An emission is a pytree. `__call__(latent, level, rng)` draws an observation, and `decode(level, observation)`
-recovers the latent state. The lock, random block MDPs and `RichObservation` share them. Further kinds are in
-`emission_kinds`, and the choice among all of them in `emission_choice`.
+recovers the latent state. The lock, random block MDPs and `RichObservation` share them. Other vectors are in
+`emission_kinds`, images in `emission_images`, and coordinates beside a vector in `exogenous`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -16,6 +17,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from scipy.linalg import hadamard
+
+if TYPE_CHECKING:
+    from briee.envs.exogenous import AnyEmission
 
 NORMAL_BOUND = 6.0
 """`jax.random.normal` in float32 stays within ±5.5 (it inverts a 24-bit uniform), so boxes can be finite."""
@@ -202,65 +206,6 @@ class VectorEmission(ScoredEmission):
         return jnp.sum(log_density(error, self.degrees_of_freedom), axis=1)
 
 
-class ImageEmission(ScoredEmission):
-    """Small grey images: one of several templates per latent state, plus noise, clipped to [0, 1]."""
-
-    templates: Float[Array, "copies num_latents templates size size"]
-    noise: float = eqx.field(static=True)
-
-    def __init__(
-        self,
-        num_latents: int,
-        num_levels: int,
-        *,
-        noise: float = 0.1,
-        size: int = 28,
-        templates: int = 4,
-        per_level: bool = False,
-        seed: int = 0,
-    ):
-        """Templates are random 7×7 patterns, enlarged; with `per_level`, each level has its own."""
-        require_least(0, noise=noise)
-        require_least(7, image_size=size)
-        require_least(1, templates=templates)
-        rng = np.random.default_rng([seed, 2])
-        copies = max(num_levels, 1) if per_level else 1
-        coarse = rng.integers(0, 2, size=(copies, num_latents, templates, 7, 7)).astype(np.float32)
-        index = np.arange(size) * 7 // size
-        self.templates = jnp.asarray(coarse[..., index[:, None], index[None, :]])
-        self.noise = float(noise)
-
-    @property
-    def num_latents(self) -> int:
-        """Number of latent states that have images."""
-        return self.templates.shape[1]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one observation: height, width, one channel."""
-        return (*self.templates.shape[-2:], 1)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Every pixel lies between these two numbers."""
-        return 0.0, 1.0
-
-    def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, "size size 1"]:
-        """One image of `latent` at `level`."""
-        choice, noise = jax.random.split(rng)
-        images = at_copy(self.templates, level)[latent]
-        image = images[jax.random.randint(choice, (), 0, images.shape[0])]
-        return jnp.clip(image[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
-
-    def scores(self, level: Index, observation: Float[Array, "size size 1"]) -> Float[Array, " num_latents"]:
-        """Minus the mean squared distance to the nearest template of each latent state."""
-        distance = jnp.mean((at_copy(self.templates, level) - observation[..., 0]) ** 2, axis=(-2, -1))
-        return -jnp.min(distance, axis=1)
-
-
-Emission = VectorEmission | ImageEmission
-
-
 def decodability(emission: Any, level: int = 0, samples: int = 200, seed: int = 0) -> float:
     """The fraction of new observations whose latent state `decode` recovers, averaged over latent states.
 
@@ -277,3 +222,131 @@ def decodability(emission: Any, level: int = 0, samples: int = 200, seed: int = 
         return jax.lax.map(lambda pair: one(*pair), (latents, keys), batch_size=256)
 
     return float(jnp.mean(hits(emission)))
+
+
+SHARING = ("stationary", "permuted", "per_level")
+"""What levels may share, see `emission_kinds`."""
+KINDS = ("vector", "modes", "rings", "network", "digits", "shapes", "image")
+IMAGES = ("digits", "shapes", "image")
+HEAVY = ("vector", "modes")
+"""Emissions whose noise may have heavy tails."""
+
+OWN_NOISE = {"network": 0.02, "digits": 0.0}
+"""Standard deviation of the noise if none is given; 0.1 for all others."""
+PERMUTED, PER_LEVEL = ("rings", "network"), ("modes", "digits", "shapes")
+OWN_SHARING = dict.fromkeys(PERMUTED, "permuted") | dict.fromkeys(PER_LEVEL, "per_level")
+"""What levels share if nothing is said; `vector` and `image` leave it to the environment."""
+
+
+@dataclass(frozen=True)
+class EmissionChoice:
+    """An emission by name, with all arguments that environments offer for it."""
+
+    kind: str
+    """One of `KINDS`."""
+    noise: float | None = None
+    """Standard deviation; None: the emission's own."""
+    sharing: str | None = None
+    """What levels share: `stationary`, `permuted` or `per_level`; None: the emission's own."""
+    seed: int = 0
+    """Draws rotations, prototypes, networks, roles and images."""
+    rotation: str = "hadamard"
+    """Rotation of the vectors, see `rotation_basis`."""
+    vector_sharing: str = "stationary"
+    """What levels of `vector` and `image` share if `sharing` is None."""
+    noise_coordinates: str = "all"
+    distractors: int = 0
+    distractor_std: float = 1.0
+    degrees_of_freedom: float | None = None
+    modes: int = 6
+    image_size: int = 28
+    templates: int = 4
+    exogenous: int = 0
+    exogenous_correlation: float = 0.95
+    held_out: bool = False
+
+    def __post_init__(self) -> None:
+        kind, plain = self.kind, self.kind == "vector" and not self.exogenous
+        known = " or ".join([", ".join(map(repr, KINDS[:-1])), repr(KINDS[-1])])
+        require(kind in KINDS, f"emission must be {known}, got {kind!r}")
+        require_least(0, exogenous=self.exogenous)
+        allowed = ("stationary", "per_level") if kind in ("vector", "image") else SHARING
+        require(
+            self.sharing is None or self.sharing in allowed,
+            f"rotation must be {' or '.join(map(repr, allowed))} for emission={kind!r}, got {self.sharing!r}",
+        )
+        require(
+            not self.exogenous or kind not in IMAGES,
+            f"exogenous coordinates need an emission of vectors, not emission={kind!r}",
+        )
+        tail = self.degrees_of_freedom
+        require(tail is None or tail > 0, f"degrees_of_freedom must be > 0, got {tail}")
+        require(
+            tail is None or kind in HEAVY,
+            f"heavy tails (degrees_of_freedom given) need emission='vector' or 'modes', got {kind!r}",
+        )
+        require(
+            plain or kind == "image" or not self.distractors,
+            f"distractors need emission='vector' without exogenous coordinates, got {kind!r}",
+        )
+        require(not self.held_out or kind == "digits", f"held_out needs emission='digits', got {kind!r}")
+
+    def make(self, num_latents: int, num_levels: int) -> AnyEmission:
+        """The emission of an environment of this size."""
+        if self.kind == "vector" and not self.exogenous:
+            return self._vector(num_latents, num_levels)
+        emission = self._other(num_latents, num_levels)
+        if self.exogenous:
+            from briee.envs.exogenous import ExogenousEmission
+
+            copies = num_levels if self._sharing == "per_level" else 1
+            process = {"coordinates": self.exogenous, "correlation": self.exogenous_correlation}
+            return ExogenousEmission(emission, copies, **process, seed=self.seed)
+        return emission.held_out if self.held_out else emission
+
+    @property
+    def _sharing(self) -> str:
+        return self.sharing or OWN_SHARING.get(self.kind, self.vector_sharing)
+
+    def _vector(self, num_latents: int, num_levels: int) -> VectorEmission:
+        return VectorEmission(
+            num_latents,
+            num_levels,
+            noise=0.1 if self.noise is None else self.noise,
+            noise_coordinates=self.noise_coordinates,
+            distractors=self.distractors,
+            distractor_std=self.distractor_std,
+            rotation=self.rotation,
+            per_level=self._sharing == "per_level",
+            seed=self.seed,
+            degrees_of_freedom=self.degrees_of_freedom,
+        )
+
+    def _other(self, num_latents: int, num_levels: int) -> Any:
+        from briee.envs.emission_images import DigitsEmission, ImageEmission, ShapesEmission
+        from briee.envs.emission_kinds import ModesEmission, NetworkEmission, RingsEmission
+
+        noise = OWN_NOISE.get(self.kind, 0.1) if self.noise is None else self.noise
+        shared: dict[str, Any] = {"noise": noise, "sharing": self._sharing, "seed": self.seed}
+        sizes, tail = (num_latents, num_levels), {"degrees_of_freedom": self.degrees_of_freedom}
+        match self.kind:
+            case "vector":
+                return ModesEmission(*sizes, one_hot=True, **tail, **shared)
+            case "modes":
+                return ModesEmission(*sizes, modes=self.modes, **tail, **shared)
+            case "rings":
+                return RingsEmission(*sizes, **shared)
+            case "network":
+                return NetworkEmission(*sizes, **shared)
+            case "digits":
+                return DigitsEmission(*sizes, **shared)
+            case "shapes":
+                return ShapesEmission(*sizes, **shared)
+        return ImageEmission(
+            *sizes,
+            noise=noise,
+            size=self.image_size,
+            templates=self.templates,
+            per_level=self._sharing == "per_level",
+            seed=self.seed,
+        )

@@ -1,4 +1,4 @@
-"""Emissions as images: handwritten digits, and shapes that move. See `emission_kinds` for their roles."""
+"""Emissions as images: handwritten digits, shapes that move, templates. Roles: see `emission_kinds`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.envs.emission import Index, at_copy, require, require_least
+from briee.envs.emission import Index, ScoredEmission, at_copy, require, require_least
 from briee.envs.emission_kinds import RolesEmission, copies_of, draw_roles
 
 DIGITS = Path(__file__).with_name("digits.npz")
@@ -150,3 +150,59 @@ class ShapesEmission(RolesEmission):
         """Minus the squared distance to each shape at its best place."""
         placed = self.placed[at_copy(self.roles, level)]
         return -jnp.min(jnp.sum((placed - observation[..., 0]) ** 2, axis=(-2, -1)), axis=1)
+
+
+class ImageEmission(ScoredEmission):
+    """Small grey images: one of several templates per latent state, plus noise, clipped to [0, 1]."""
+
+    templates: Float[Array, "copies num_latents templates size size"]
+    noise: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        num_latents: int,
+        num_levels: int,
+        *,
+        noise: float = 0.1,
+        size: int = 28,
+        templates: int = 4,
+        per_level: bool = False,
+        seed: int = 0,
+    ):
+        """Templates are random 7×7 patterns, enlarged; with `per_level`, each level has its own."""
+        require_least(0, noise=noise)
+        require_least(7, image_size=size)
+        require_least(1, templates=templates)
+        rng = np.random.default_rng([seed, 2])
+        copies = max(num_levels, 1) if per_level else 1
+        coarse = rng.integers(0, 2, size=(copies, num_latents, templates, 7, 7)).astype(np.float32)
+        index = np.arange(size) * 7 // size
+        self.templates = jnp.asarray(coarse[..., index[:, None], index[None, :]])
+        self.noise = float(noise)
+
+    @property
+    def num_latents(self) -> int:
+        """Number of latent states that have images."""
+        return self.templates.shape[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one observation: height, width, one channel."""
+        return (*self.templates.shape[-2:], 1)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Every pixel lies between these two numbers."""
+        return 0.0, 1.0
+
+    def __call__(self, latent: Index, level: Index, rng: PRNGKeyArray) -> Float[Array, "size size 1"]:
+        """One image of `latent` at `level`."""
+        choice, noise = jax.random.split(rng)
+        images = at_copy(self.templates, level)[latent]
+        image = images[jax.random.randint(choice, (), 0, images.shape[0])]
+        return jnp.clip(image[..., None] + self.noise * jax.random.normal(noise, self.shape), 0.0, 1.0)
+
+    def scores(self, level: Index, observation: Float[Array, "size size 1"]) -> Float[Array, " num_latents"]:
+        """Minus the mean squared distance to the nearest template of each latent state."""
+        distance = jnp.mean((at_copy(self.templates, level) - observation[..., 0]) ** 2, axis=(-2, -1))
+        return -jnp.min(distance, axis=1)

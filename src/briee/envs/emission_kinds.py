@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from briee.envs.emission import (
     LEAST_SCALE,
     NORMAL_BOUND,
+    SHARING,
     Index,
     ScoredEmission,
     at_copy,
@@ -30,8 +31,6 @@ from briee.envs.emission import (
     rotation_basis,
 )
 from briee.numerics.linalg import factorise
-
-SHARING = ("stationary", "permuted", "per_level")
 
 
 def draw_roles(

@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.envs.block import Block, BlockState, LatentModel, cdf, probabilities, sample_cdf
-from briee.envs.emission import require, require_least
-from briee.envs.emission_choice import AnyEmission, EmissionChoice
+from briee.envs.emission import EmissionChoice, require, require_least
+from briee.envs.exogenous import AnyEmission
 
 
 class RandomBlockMDP(Block):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from briee.algorithms.names import colour, in_words, style
+from briee.algorithms.registry import colour, in_words, style
 from briee.training.directory import Table
 
 AXES = {

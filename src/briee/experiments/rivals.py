@@ -194,7 +194,7 @@ def _square(x: float, y: float, done: float) -> Any:
     return Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=(1 - 0.6 * done, 1 - 0.2 * done, 1), edgecolor="0.8")
 
 
-FIGURE = Experiment(
+RIVALS = Experiment(
     claim="Each rival solves a world that fits its assumptions; on the sparse lock HOMER and MusIK need more "
     "episodes than BRIEE.",
     settings=(*AT_HOME, *LONGER, *FEWER, *ELSEWHERE),

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 from briee.configuration import changed
 from briee.errors import RunError
 from briee.experiments import FIGURES
-from briee.experiments.finished import Existing, Found
 from briee.experiments.setting import Experiment, Setting, select
-from briee.experiments.tables import RUN_COLUMNS, Row, read_curves, write_curves, write_runs
+from briee.experiments.tables import RUN_COLUMNS, Existing, Found, Row, read_curves, write_curves, write_runs
 from briee.training.directory import read_table
 from briee.training.progress import clock
 
@@ -81,7 +80,8 @@ def find_figure(name: str) -> Experiment:
     """The experiment of that name, from the module of that name."""
     if name not in FIGURES:
         raise RunError(f"unknown figure {name!r}: known are {', '.join(FIGURES)}")
-    return importlib.import_module(f"briee.experiments.{name.replace('-', '_')}").FIGURE
+    module, _, variable = FIGURES[name].partition(":")
+    return getattr(importlib.import_module(f"briee.experiments.{module}"), variable)
 
 
 def run_all(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 ROW_BY_ROW = 64  # larger matrices are factorised in halves: matrix products beat elimination row by row
 DEPENDENT = 1e-5  # a column with a smaller share outside the span of those before counts as dependent
@@ -224,3 +224,13 @@ def two_loops(
     unit = 1 / jnp.maximum(jnp.linalg.norm(gradient), LEAST_NORM)
     q = q * jnp.where(curvature[-1] > 0, scale, unit)
     return -jax.lax.scan(up, q, (moves, changes, curvature, shares))[0]
+
+
+def orthonormal_rows(key: PRNGKeyArray, rows: int, columns: int) -> Float[Array, "rows columns"]:
+    """A random matrix whose rows (or columns, if there are fewer) are orthonormal."""
+    return jax.nn.initializers.orthogonal()(key, (rows, columns), jnp.float32)
+
+
+def scaled_normal(key: PRNGKeyArray, fan_out: int, fan_in: int) -> Float[Array, "fan_out fan_in"]:
+    """He initialisation: normal weights that keep the scale of activations through ReLU layers."""
+    return jax.random.normal(key, (fan_out, fan_in)) * jnp.sqrt(2.0 / fan_in)

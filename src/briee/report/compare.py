@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from briee.algorithms.names import colour, in_words, style
+from briee.algorithms.registry import colour, in_words, style
 from briee.errors import RunError
 from briee.report.statistics import (
     Estimate,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from briee.algorithms.names import in_words
+from briee.algorithms.registry import in_words
 from briee.configuration import flatten
 from briee.diagnose.decoder_table import DecoderTable
 from briee.diagnose.latent_map import LatentMap, level_history, map_latents, stored_visits

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from briee.algorithms.names import colour, style
+from briee.algorithms.registry import colour, style
 from briee.diagnose.latent_map import LatentMap
 from briee.report.contents import TIMES, RunContents
 

@@ -10,15 +10,20 @@ import pytest
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.discriminator_class import candidates, orthonormal_basis, predictable_directions
 from briee.algorithms.paper.held_out_game import (
+    DECAY,
+    RIDGE,
     Game,
     Level,
     agreement,
+    best_units,
     held_out_errors,
     held_out_loss,
+    projected_loss,
 )
 from briee.algorithms.paper.level_features import Sample, clustered_starts, learn, stratified_folds
 from briee.algorithms.paper.starts import (
     Units,
+    central_scatter,
     clustered,
     from_white,
     in_white,
@@ -26,11 +31,11 @@ from briee.algorithms.paper.starts import (
     labels,
     mixture,
     psi,
+    purest_scatter,
     random_units,
+    scaled,
     separation,
 )
-from briee.algorithms.paper.variable_projection import DECAY, RIDGE, best_units, projected_loss
-from briee.algorithms.paper.whitening import central_scatter, purest_scatter, scaled
 from briee.envs.lock import CombinationLock
 
 A, K, LEVEL = 10, 3, 3

@@ -17,8 +17,8 @@ from briee.algorithms.paper.collection import collect_episodes
 from briee.algorithms.paper.config import BrieeConfig, CollectConfig
 from briee.algorithms.paper.decoders import Encoded
 from briee.algorithms.paper.held_out_game import Level, held_out_loss, play
+from briee.algorithms.paper.level_features import balanced_rows, growth
 from briee.algorithms.paper.lsvi import lsvi
-from briee.algorithms.paper.refits import balanced_rows, growth
 from briee.envs.block import BlockState
 from briee.envs.emission import VectorEmission
 from briee.envs.lock import CombinationLock
@@ -26,7 +26,7 @@ from briee.envs.random_block import RandomBlockMDP
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler, evaluate
 from briee.testing import check_agent
-from field_reads import FieldReads
+from reads import FieldReads
 from small_runs import PAPER_READS
 
 H = 4

@@ -16,7 +16,7 @@ from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.paper.lsvi import arrival_rewards
 from briee.algorithms.paper.reward_free import RewardFree, plan_reward, start_value
 from briee.algorithms.paper.reward_functions import ActionReward, ByLevel, as_reward, check_reward
-from briee.envs.adapters.python_file import load_from_file
+from briee.envs.adapters.third_party import load_from_file
 from briee.envs.lock import CombinationLock
 from briee.numerics.linalg import at_level, ridge
 from briee.rollout.samplers import ScanSampler

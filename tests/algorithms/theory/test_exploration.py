@@ -9,10 +9,10 @@ from jax import nn
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import BonusConfig
 from briee.algorithms.paper.lsvi import lsvi
-from briee.algorithms.theory.dynamic_programming import random_class, value_iteration, values
+from briee.algorithms.theory.config import TheoryPreset
 from briee.algorithms.theory.exploration import ExactSetting
-from briee.algorithms.theory.theorem_parameters import TheoryPreset
-from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from briee.algorithms.theory.oracle import random_class, value_iteration, values
+from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from small_runs import bonus_of
 from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.dynamic_programming import deterministic, mixture, random_class
+from briee.algorithms.theory.config import TheoryPreset
 from briee.algorithms.theory.exploration import ExactSetting, count_bonus
-from briee.algorithms.theory.oracle import replearn
-from briee.algorithms.theory.theorem_parameters import TheoryPreset
-from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from briee.algorithms.theory.oracle import deterministic, mixture, random_class, replearn
+from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from briee.numerics.linalg import block_gram, elliptical_norm, inverse_factor
 from theory_lemmas import (
     almost_optimism,

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from briee.algorithms.theory.discriminators import first_class, maximise, second_class, section_4
-from briee.algorithms.theory.dynamic_programming import mixture, random_class
 from briee.algorithms.theory.exploration import draw
-from briee.algorithms.theory.oracle import explained, loss, replearn
-from briee.envs.exact_tables import lock_block_mdp, random_block_mdp
+from briee.algorithms.theory.oracle import explained, loss, mixture, random_class, replearn
+from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from theory_lemmas import ridge_weights
 from theory_runs import appendix_c, partitions, uniform_policy
 

@@ -20,7 +20,7 @@ from briee.numerics.keys import stream
 from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler
 from briee.testing import check_agent
-from field_reads import FieldReads
+from reads import FieldReads
 from theory_runs import explore, mixture_regret
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.numerics.initial_weights import orthonormal_rows
+from briee.numerics.linalg import orthonormal_rows
 
 
 class Dense(eqx.Module):

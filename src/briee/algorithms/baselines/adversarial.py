@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from briee.algorithms.baselines.config import AdversaryConfig
 from briee.algorithms.baselines.fitting import Layers, descend, new_layers
-from briee.algorithms.baselines.low_rank_config import AdversaryConfig
 from briee.numerics.linalg import block_gram, block_moment, predict, ridge
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.algorithms.baselines.low_rank_config import LikelihoodConfig
+from briee.algorithms.baselines.config import LikelihoodConfig
 
 LEAST_VARIANCE = 1e-4
 """Keeps emissions from collapsing onto one row, or onto observations without noise."""

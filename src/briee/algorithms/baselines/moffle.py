@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.adversarial import learn_features, psi_of
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
+from briee.algorithms.baselines.config import MoffleConfig
 from briee.algorithms.baselines.fitting import Layers, zero_layers
-from briee.algorithms.baselines.low_rank_config import MoffleConfig
 from briee.algorithms.baselines.psdp import inputs_of
 from briee.algorithms.baselines.roll_in import gather, greedy_action
 from briee.numerics.keys import stream

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from briee.algorithms.baselines.latent_tables import TableCover, TablePolicy
 from briee.algorithms.baselines.rival_config import OliveConfig
 from briee.algorithms.baselines.roll_in import gather
-from briee.envs.exact_tables import BlockMDP
+from briee.envs.finite_block import BlockMDP
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level

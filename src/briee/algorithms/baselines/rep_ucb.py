@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from briee.algorithms.baselines.config import RepUcbConfig
 from briee.algorithms.baselines.gaussian_model import Emissions, fit, mean_rewards, no_emissions
-from briee.algorithms.baselines.low_rank_config import RepUcbConfig
 from briee.algorithms.baselines.psdp import inputs_of
 from briee.algorithms.baselines.roll_in import greedy_action
 from briee.algorithms.bonus import elliptical_bonus

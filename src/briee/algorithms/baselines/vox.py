@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from briee.algorithms.baselines.adversarial import learn_features, psi_of
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
+from briee.algorithms.baselines.config import VoxConfig
 from briee.algorithms.baselines.fitting import Layers
-from briee.algorithms.baselines.low_rank_config import VoxConfig
 from briee.algorithms.baselines.psdp import no_policy, psdp, psdp_level
 from briee.algorithms.baselines.roll_in import Members, QPolicy, gather
 from briee.numerics.keys import stream

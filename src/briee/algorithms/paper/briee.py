@@ -24,11 +24,9 @@ from briee.algorithms.paper.collection import (
     deviation_steps,
 )
 from briee.algorithms.paper.config import BrieeConfig
-from briee.algorithms.paper.decoders import Decoder, Encoded, Standard, encode, standard_of
-from briee.algorithms.paper.level_features import learn_level, with_levels
+from briee.algorithms.paper.decoders import Decoder, Encoded, Standard, encode, maker, standard_of
+from briee.algorithms.paper.level_features import growth, learn_level, with_levels
 from briee.algorithms.paper.lsvi import QFunction, lsvi
-from briee.algorithms.paper.networks import maker
-from briee.algorithms.paper.refits import growth
 from briee.algorithms.paper.replearn import Discriminator, first_discriminators, replearn
 from briee.compute import available_cores
 from briee.numerics.keys import stream

@@ -3,20 +3,26 @@
 Symbols: x white observations s, F values f(s') of the discriminators [n, m], phi = psi ⊗ e_a with psi =
 softmax(M [x, 1]), rival phi tilde, T rounds. The paper's game, played differently: f comes from a finite
 class (`discriminator_class`), the ridge weights are eliminated and the features fitted by L-BFGS
-(`variable_projection`), and both sides of line 5 are compared on rows that neither was fitted to, so that a
-rival cannot win by fitting noise.
+(`projected_loss`), and both sides of line 5 are compared on rows that neither was fitted to, so that a rival
+cannot win by fitting noise. In the fit, z are coordinates of observations [n, d], W_a ridge weights and lam
+their regularisation.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.discriminator_class import LARGEST, orthonormal_basis, top_directions
 from briee.algorithms.paper.starts import Units, labels, prototypes, psi
-from briee.algorithms.paper.variable_projection import RIDGE, best_units
+from briee.compute import quick_jit
+from briee.numerics.linalg import minimise, ridge
 
 PRINCIPAL, FUTURE = 3, 4  # directions of x of largest variance, and those that explain F best
 PRIOR_TRIES = 5.0  # damps the correlations of actions that were tried only a few times
@@ -254,3 +260,47 @@ def ridge_weights(
     features = (np.eye(num_actions)[action][:, :, None] * psi[:, None, :]).reshape(len(psi), -1)
     gram = (features.T @ psi).reshape(num_actions, K, K) + RIDGE * np.eye(K)
     return np.linalg.solve(gram, (features.T @ F).reshape(num_actions, K, -1))
+
+
+RIDGE = 0.1  # lam, on the sum over rows: a tenth of a row
+DECAY = 0.02  # of the squared weights of the decoder, on the same sum: keeps the features soft
+
+
+def projected_loss(
+    M: Float[Array, " numbers"],
+    z: Float[Array, "n d"],
+    action: Float[Array, "n A"],
+    weight: Float[Array, " n"],
+    F: Float[Array, "n T"],
+) -> Float[Array, ""]:
+    """min_W sum_i w_i ||F_i - W_{a_i}^T psi(z_i)||^2 + lam ||W||^2, plus the decay (Alg. 2, l. 3, as a sum).
+
+    At the minimum the derivative by W is zero, so the gradient treats W as a constant (envelope theorem).
+    """
+    units = M.reshape(-1, z.shape[1] + 1)
+    psi = jax.nn.softmax(z @ units[:, :-1].T + units[:, -1])
+    fixed = jax.lax.stop_gradient(psi)
+    K = fixed.shape[1]
+    features = (action[:, :, None] * (fixed * weight[:, None])[:, None, :]).reshape(len(fixed), -1)
+    gram = (features.T @ fixed).reshape(-1, K, K)
+    W = ridge(gram, (features.T @ F).reshape(-1, K, F.shape[1]), RIDGE)
+    predicted = jnp.einsum("nk,nkt->nt", psi, jnp.tensordot(action, W, 1))
+    error = jnp.sum(weight[:, None] * (predicted - F) ** 2)
+    return error + RIDGE * jnp.sum(W**2) + DECAY * jnp.sum(units[:, :-1] ** 2)
+
+
+@quick_jit
+def best_units(
+    starts: Float[ArrayLike, "S K columns"],
+    z: Float[ArrayLike, "n d"],
+    action: Float[ArrayLike, "n A"],
+    weight: Float[ArrayLike, " n"],
+    F: Float[ArrayLike, "n T"],
+    evaluations: int,
+) -> Float[Array, "K columns"]:
+    """The best of the local minima from these starts, by L-BFGS."""
+    z, action, weight, F, starts = (jnp.asarray(array) for array in (z, action, weight, F, starts))
+    loss = partial(projected_loss, z=z, action=action, weight=weight, F=F)
+    flat = starts.reshape(starts.shape[0], -1)
+    ends, values = jax.lax.map(lambda start: minimise(loss, start, evaluations), flat)
+    return ends[jnp.argmin(jnp.where(jnp.isfinite(values), values, jnp.inf))].reshape(starts.shape[1:])

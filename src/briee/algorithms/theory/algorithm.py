@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.algorithms.theory.config import TheoryConfig
-from briee.algorithms.theory.dynamic_programming import deterministic, random_class, value_iteration, values
+from briee.algorithms.theory.config import TheoryConfig, TheoryPreset
 from briee.algorithms.theory.exploration import Data, ExactSetting, batch, collect, no_data, plan, represent
-from briee.algorithms.theory.theorem_parameters import TheoryPreset
+from briee.algorithms.theory.oracle import deterministic, random_class, value_iteration, values
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, Capabilities, PhaseHook, Policy, PolicyKind, Sampler, no_phases
 from briee.rollout.policies import MixturePolicy

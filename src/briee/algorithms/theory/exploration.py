@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from briee.algorithms.bonus import one_hot_bonus
+from briee.algorithms.theory.config import TheoryPreset
 from briee.algorithms.theory.discriminators import Discriminators, section_4
-from briee.algorithms.theory.dynamic_programming import mixture
-from briee.algorithms.theory.oracle import RepLearnResult, aggregate, replearn
-from briee.algorithms.theory.theorem_parameters import TheoryPreset
-from briee.envs.exact_tables import BlockMDP
+from briee.algorithms.theory.oracle import RepLearnResult, aggregate, mixture, replearn
+from briee.envs.finite_block import BlockMDP
 
 
 @dataclass(frozen=True)

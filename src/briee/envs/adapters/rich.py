@@ -14,16 +14,17 @@ from gymnasium import spaces
 from briee.envs.adapters.third_party import environment_name
 from briee.envs.emission import (
     NORMAL_BOUND,
-    Emission,
-    ImageEmission,
     VectorEmission,
     decodability,
     require_least,
 )
+from briee.envs.emission_images import ImageEmission
 from briee.envs.registry import check_values
 from briee.errors import suggestion
 
 EMISSIONS = ("hadamard", "random", "image")
+
+Emission = VectorEmission | ImageEmission
 
 
 class RichObservation(gym.Wrapper, gym.utils.RecordConstructorArgs):
