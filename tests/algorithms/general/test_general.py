@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from briee.agent.agent import Agent
-from briee.algorithms.general.algorithm import General, reward_bins, slots
+from briee.algorithms.general.algorithm import General
 from briee.algorithms.general.config import DataConfig, GeneralConfig
 from briee.algorithms.general.decoders import labels
+from briee.algorithms.general.state import reward_bins, slots
 from briee.envs.lock import CombinationLock
 from briee.rollout.host import HostSampler
 from briee.rollout.samplers import ScanSampler, evaluate

@@ -8,59 +8,33 @@ of cells (state, action). An update is a pure function of the state.
 from dataclasses import replace
 from math import prod
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from briee.algorithms.general import pooling, world_stage
-from briee.algorithms.general.candidates import Rows, fit_level
+from briee.algorithms.general.candidates import CHARGE
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
-    COORDINATES,
-    Decoders,
+    KERNEL,
     StatePolicy,
-    for_policy,
     labels,
     no_decoders,
     probabilities,
-    put,
+    state_policy,
 )
-from briee.algorithms.general.episodes import Episodes, balanced, insert, no_episodes
+from briee.algorithms.general.episodes import insert, no_episodes
+from briee.algorithms.general.level_fits import LevelFits
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
 from briee.algorithms.general.reward_plans import RewardPlans
-from briee.algorithms.general.world import POOLED, World, no_world
+from briee.algorithms.general.state import GeneralState, grow, numpy_generator, planned, reward_bins, slots
+from briee.algorithms.general.world import POOLED, no_world
 from briee.algorithms.general.world_policy import WorldPolicy
 from briee.numerics.keys import stream
 from briee.protocols import Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level
 from briee.rollout.trajectories import StoredRows
-
-CAPS = 8, 16, 32, 64  # slots for clouds; the policy is compiled again when they do not suffice
-MOST_BINS = 6  # values of a reward that are told apart
-
-
-class GeneralState(eqx.Module):
-    """The state between two updates; `plan_*` have one label more than there may be states."""
-
-    key: PRNGKeyArray
-    iteration: Int[np.ndarray, ""]
-    episodes: Int[np.ndarray, ""]
-    env_steps: Int[np.ndarray, ""]
-    data: Episodes
-    decoders: Decoders
-    discovery: Float[np.ndarray, "H L A"]
-    reward: Float[np.ndarray, "H L A"]
-    chance: Float[np.ndarray, ""]
-    growth: Float[np.ndarray, " H"]
-    value: Float[np.ndarray, " H"]
-    """Score of each level's states, in nats."""
-    levels_refit: Int[np.ndarray, ""]
-    explore_return: Float[np.ndarray, ""]
-    reached_level: Float[np.ndarray, ""]
-    world: World
-    """One set of states for all levels, where the step does not matter."""
 
 
 class General(RewardPlans[GeneralState]):
@@ -73,6 +47,7 @@ class General(RewardPlans[GeneralState]):
     def __init__(self, sampler: Sampler, config: GeneralConfig):
         self.sampler = sampler
         self.config = config
+        self.levels = LevelFits(sampler, config)
         if config.explore.reward_free:
             self.capabilities = replace(self.capabilities, stops_when_solved=False)
 
@@ -88,7 +63,7 @@ class General(RewardPlans[GeneralState]):
             phase("plan")
             return replace(state, world=world_stage.with_reward(state.world), iteration=state.iteration + 1)
         phase("represent")
-        state = self.fit_levels(state)
+        state = self.levels.fit_levels(state)
         phase("plan")
         state = planned(state, self.plan(self.cells(state), state))
         return replace(state, iteration=state.iteration + 1)
@@ -110,12 +85,17 @@ class General(RewardPlans[GeneralState]):
             episodes=zero,
             env_steps=zero,
             data=no_episodes(slots, H, D),
-            decoders=no_decoders(H, D, min(D, COORDINATES), most),
+            decoders=no_decoders(H, self.sampler.observation_shape, most, kept.fit_rows),
             discovery=np.ones((H, most + 1, A), np.float32),
             reward=np.zeros((H, most + 1, A), np.float32),
             chance=np.asarray(1.0, np.float32),
             growth=np.zeros(H, np.float32),
             value=np.zeros(H, np.float32),
+            charge=np.full(H, CHARGE, np.float32),
+            race=np.zeros(H, np.int32),
+            choice=np.zeros(H, np.int32),
+            taught=np.zeros(H, np.float32),
+            raced_at=np.zeros(H, np.int64),
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,
@@ -190,54 +170,7 @@ class General(RewardPlans[GeneralState]):
         grow(state, label, action)
         insert(state.data, x, action, reward, label, self.sampler.num_actions, rng)
         n = int(state.data.size)
-        state.data.label[:n, -1] = self.bins(state.data.reward[:n, -1])
-
-    def fit_levels(self, state: GeneralState) -> GeneralState:
-        """Fit the levels that grew most, in ascending order, and relabel their observations."""
-        levels = self.due(state)
-        copies = {name: jax.tree.map(np.copy, getattr(state, name)) for name in ("decoders", "value")}
-        state = replace(state, **copies, levels_refit=np.asarray(len(levels), np.int64))
-        for h in levels:
-            self.fit(state, h)
-        return state
-
-    def fit(self, state: GeneralState, h: int) -> None:
-        """Fit one level, in place."""
-        rng = numpy_generator(stream(state.key, "represent", int(state.iteration), h))
-        label, action, reward = state.data.filled()
-        A, n = self.sampler.num_actions, len(action)
-        own = label[:, h] * A + action[:, h]
-        before = label[:, h - 1] * A + action[:, h - 1] if h else None
-        after = label[:, h + 1] + (self.config.num_latents + 1) * self.bins(reward[:, h])
-        chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
-        x = state.data.observation[:n, h]
-        rows = Rows(
-            x[chosen],
-            label[chosen, h],
-            None if before is None else before[chosen],
-            action[chosen, h],
-            after[chosen],
-        )
-        found = fit_level(rows, A, self.config)
-        put(state.decoders, h, **found.decoder)
-        new = labels(state.decoders, h, x)
-        new[chosen] = found.label
-        state.data.label[:n, h] = new
-        state.value[h], state.growth[h] = found.value, 0.0
-
-    def bins(self, reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Rewards as small numbers; none are told apart if exploration must not look at them."""
-        return reward_bins(np.zeros_like(reward) if self.config.explore.reward_free else reward)
-
-    def due(self, state: GeneralState) -> list[int]:
-        """Levels to fit now, in ascending order: first all of them, later those that grew most."""
-        rule, growth = self.config.refit, state.growth
-        if int(state.episodes) < rule.min_rows:
-            return []
-        if (state.decoders.kind == 0).all():
-            return list(range(len(growth)))
-        order = np.argsort(-growth, kind="stable")[: rule.max_levels]
-        return sorted(int(h) for h in order if growth[h] > rule.growth)
+        state.data.label[:n, -1] = self.levels.bins(state.data.reward[:n, -1])
 
     def cells(self, state: GeneralState) -> Cells:
         """Counts and rewards of the kept episodes."""
@@ -247,7 +180,11 @@ class General(RewardPlans[GeneralState]):
     def plan(self, cells: Cells, state: GeneralState) -> Plan:
         """Plan on all cells, for exploration and for reward."""
         explore = self.config.explore
-        return plan_cells(cells, discovery_curve(cells.counts, explore.max_tries, explore.prior_cells))
+        single = (state.decoders.states == 1) & ~self.levels.sees_novelty(state)
+        hope = 1.0 if (state.race == KERNEL).any() else explore.blind_hope
+        blind = np.append(single[1:], False) * hope
+        curve = discovery_curve(cells.counts, explore.max_tries, explore.prior_cells)
+        return plan_cells(cells, curve, blind, explore.blind_tries)
 
     def policy(self, state: GeneralState, kind: PolicyKind = "greedy") -> StatePolicy | WorldPolicy:
         """`greedy` maximises the reward, `optimistic` the probability of a discovery."""
@@ -255,9 +192,8 @@ class General(RewardPlans[GeneralState]):
             return world_stage.policy(state.world, kind, self.config)
         greedy, most = kind != "optimistic", slots(state.decoders)
         value = (state.reward if greedy else state.discovery)[:, : most + 1]
-        tolerance = jnp.float32(1.0 if greedy else self.config.explore.tolerance)
-        decoders = for_policy(state.decoders, most)
-        return StatePolicy(decoders, jnp.asarray(value, jnp.float32), tolerance, jnp.array(greedy))
+        tolerance = 1.0 if greedy else self.config.explore.tolerance
+        return state_policy(state.decoders, most, value, tolerance, greedy)
 
     def decode(
         self, state: GeneralState, level: int, observations: Float[Array, "n ..."]
@@ -294,49 +230,3 @@ class General(RewardPlans[GeneralState]):
             "states_mean": float(states.mean()),
             "states_most": int(states.max()),
         }
-
-
-def planned(state: GeneralState, plan: Plan) -> GeneralState:
-    """The state with a new plan."""
-    discovery, reward = np.ones_like(state.discovery), np.zeros_like(state.reward)
-    L = plan.discovery.shape[1]
-    discovery[:, :L], reward[:, :L] = plan.discovery, plan.reward
-    return replace(state, discovery=discovery, reward=reward, chance=np.asarray(plan.chance, np.float32))
-
-
-def grow(state: GeneralState, label: Int[np.ndarray, "E levels"], action: Int[np.ndarray, "E H"]) -> None:
-    """Note the growth of every level, in place.
-
-    A new row in a stratum of n rows adds 1 / (n + 1), times the probability of a discovery from there
-    relative to that of an episode, at most 1, to its own level and to the next.
-    """
-    known, tried, _ = state.data.filled()
-    hope = state.discovery.max(-1)
-    for h in range(action.shape[1]):
-        same = (known[:, h] == label[:, [h]]) & (tried[:, h] == action[:, [h]])
-        weight = np.minimum(hope[h, label[:, h]] / max(float(state.chance), 1e-9), 1.0)
-        grown = np.sum(weight / (same.sum(1) + 1.0))
-        state.growth[h] += grown
-        if h + 1 < action.shape[1]:
-            state.growth[h + 1] += grown
-
-
-def reward_bins(reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Rewards as small numbers: their distinct values, or zero and five quantiles if there are many."""
-    values = np.unique(reward)
-    if len(values) > MOST_BINS:
-        other = reward[reward != 0]
-        values = np.unique(np.concatenate([[0.0], np.quantile(other, np.linspace(0, 0.8, MOST_BINS - 1))]))
-    return np.maximum(np.searchsorted(values, reward, "right") - 1, 0).astype(np.int32)
-
-
-def slots(decoders: Decoders) -> int:
-    """Slots for clouds that a policy needs now."""
-    most = decoders.bias.shape[1]
-    used = int((decoders.bias > -1e5).sum(1).max(initial=1))
-    return min(next((cap for cap in CAPS if cap >= used), most), most)
-
-
-def numpy_generator(key: PRNGKeyArray) -> np.random.Generator:
-    """A NumPy generator that depends only on the key."""
-    return np.random.default_rng([int(word) for word in np.asarray(jax.random.key_data(key)).ravel()])

@@ -1,15 +1,37 @@
-"""The states of a level: candidates propose them, the best predictor of contexts wins."""
+"""The states of a level: candidates propose them, the best predictor of contexts wins.
 
+Clouds are tried first: they are cheap and never look at the context. Kernel regressions follow, unless clouds
+proved right at most levels. Which of them could predict anything is told by a cheap screen: how much better
+than their mean each regression predicts the *events* of the context, every row left out. The best are
+searched for labels (`label_search`).
+"""
+
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from briee.algorithms.general.clouds import find_clouds
-from briee.algorithms.general.config import GeneralConfig
-from briee.algorithms.general.contexts import Contexts
-from briee.algorithms.general.decoders import CLOUDS, COORDINATES
-from briee.algorithms.general.whitening import whiten
+from briee.algorithms.general.clouds import Clouds, find_clouds
+from briee.algorithms.general.contexts import Contexts, Groups, groups
+from briee.algorithms.general.decoders import COORDINATES as CLOUD_COORDINATES
+from briee.algorithms.general.decoders import Decoders
+from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, STATES, TEACHERS, ask
+from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, Smoother, kernel, smoother
+from briee.algorithms.general.label_search import Labels, Search
+from briee.algorithms.general.patches import coordinates
+from briee.algorithms.general.whitening import White, whiten
+
+PENALTIES = 0.03, 0.2  # ridge penalties of the regressions
+CHARGE = 3.0  # nats that a further label must gain on held-out rows
+SCREEN_ROWS = 250  # rows of the screen
+BY_CHANCE = 3.0  # rows of an event that a regression may explain by chance
+RACED = 2  # regressions that are searched
+LEAST_EVENT = 3  # rows of an event of the screen
+FRESH = 0.25  # how often a settled level is also searched from one label
+LEAST_SPREAD = 0.3  # of the teachers' predictions, the scale of their kernel
+WARM = 0.9  # certainty of the old labels as a start
+FLOOR = 1e-6
 
 
 class Rows(NamedTuple):
@@ -22,25 +44,109 @@ class Rows(NamedTuple):
     outcome: Int[np.ndarray, " n"]
 
 
+class Regression(NamedTuple):
+    """A candidate: coordinates of the rows, which `values` describe, and a kernel with its penalty."""
+
+    name: int
+    z: Float[np.ndarray, "n E"]
+    kind: int
+    scale: float
+    penalty: float
+    values: dict[str, Any]
+
+    def smoother(self, chosen: Int[np.ndarray, " m"] | None = None) -> Smoother:
+        """The regression on all or some of the rows."""
+        z = self.z if chosen is None else self.z[chosen]
+        return smoother(kernel(self.kind, self.scale, z, z), self.penalty)
+
+    def arrays(self, q: Float[np.ndarray, "n K"]) -> dict[str, Any]:
+        """The regression of the labels q, as the arrays of a bank."""
+        offset, weight = self.smoother().weights(q)
+        arrays = {"kind": self.kind, "scale": self.scale, "support": self.z, "rows": len(q)}
+        return self.values | arrays | {"offset": offset, "weight": weight, "states": q.shape[1]}
+
+
 class Found(NamedTuple):
-    """A decoder, its score in nats, and the labels of the rows it was fitted to."""
+    """The states of a level: clouds or a regression as arrays, the worth in nats, and the rows' labels."""
 
-    decoder: dict[str, Any]
-    value: float
+    clouds: dict[str, Any] | None
+    regression: dict[str, Any] | None
+    teacher: dict[str, Any] | None
+    worth: float
     label: Int[np.ndarray, " n"]
+    states: int
+    name: int = 0
+    """The name of the regression."""
 
 
-def fit_level(rows: Rows, num_actions: int, config: GeneralConfig) -> Found:
+class Rules(NamedTuple):
+    """How a level is fitted."""
+
+    num_actions: int
+    most: int
+    """Clouds, at most."""
+    charge: float
+    """Nats that a further label must gain on held-out rows."""
+    team: Int[np.ndarray, " T"]
+    """Levels whose teachers may be asked."""
+    trusted: bool
+    """Clouds proved right at other levels: they are accepted without a race."""
+    hopeful: bool
+    """No regression won anywhere: a few clouds win unless a regression is worth at least `proven`."""
+    proven: float
+    incumbent: int
+    """The name of the level's regression, which takes part in every race; 0 for none."""
+    settled: bool
+    """There is no race: the incumbent stays."""
+
+
+def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Generator) -> Found:
     """The best candidate."""
     x = rows.observation.astype(np.float64)
-    white = whiten(x, rows.label, COORDINATES)
-    clouds = find_clouds(x, white, config.num_latents)
-    contexts = Contexts(rows.previous, rows.action, rows.outcome, num_actions)
-    value = 0.0
-    if contexts.informative:
-        value = float(contexts.scores(clouds.left_out[:, None].astype(np.float32)).sum())
-    decoder = {
-        "kind": CLOUDS,
+    contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions)
+    white = whiten(x, rows.label, CLOUD_COORDINATES)
+    clouds = find_clouds(x, white, rules.most)
+    worth = cloud_worth(clouds, contexts)
+    if not contexts.informative or (clouds.fits and rules.trusted):
+        return of_clouds(white, clouds, worth)
+    candidates = list(regressions(rows.observation, decoders, rules.team))
+    best: tuple[Labels, Regression] | None = None
+    for one in entrants(candidates, rows, rules, rng):
+        search = Search(one.smoother(), contexts, STATES, rules.charge, rng)
+        labels = search.best(starts(rows.label, fresh=not rules.settled or rng.random() < FRESH))
+        if best is None or labels.worth > best[0].worth:
+            best = labels, one
+    rival = max(best[0].worth, 0.0) if best else 0.0
+    likely = rules.hopeful and rival < rules.proven and len(clouds.bias) <= STATES
+    if clouds.fits and (worth >= rival or likely):
+        return of_clouds(white, clouds, worth)
+    if best is None or rival == 0.0:
+        return Found(None, None, None, 0.0, np.ones(len(x), np.int32), 1)
+    return of_regression(*best, candidates)
+
+
+def entrants(
+    candidates: list[Regression], rows: Rows, rules: Rules, rng: np.random.Generator
+) -> list[Regression]:
+    """The regressions that enter the race."""
+    own = [i for i, one in enumerate(candidates) if one.name == rules.incumbent]
+    if rules.settled and own:
+        return [candidates[i] for i in own]
+    skill = [screen(one, rows, rules.num_actions, rng) for one in candidates]
+    able = [i for i in best_penalties(candidates, skill)[:RACED] if skill[i] > 0]
+    return [candidates[i] for i in able + [i for i in own if i not in able]]
+
+
+def cloud_worth(clouds: Clouds, contexts: Contexts) -> float:
+    """The score of the clouds, less the charge for any of them."""
+    if not contexts.informative or len(clouds.bias) == 1:
+        return 0.0
+    return float(contexts.scores(clouds.left_out[:, None].astype(np.float32)).sum()) - CHARGE
+
+
+def of_clouds(white: White, clouds: Clouds, worth: float) -> Found:
+    """Clouds as the result of a fit."""
+    arrays = {
         "mean": white.mean,
         "transform": white.transform,
         "centre": clouds.centre,
@@ -48,6 +154,110 @@ def fit_level(rows: Rows, num_actions: int, config: GeneralConfig) -> Found:
         "bias": clouds.bias,
         "group": np.arange(len(clouds.bias)),
         "radius": clouds.radius,
-        "states": len(clouds.bias),
     }
-    return Found(decoder, value, (clouds.part + 1).astype(np.int32))
+    label = (clouds.part + 1).astype(np.int32)
+    return Found(arrays, None, None, worth, label, len(clouds.bias))
+
+
+def of_regression(labels: Labels, chosen: Regression, candidates: list[Regression]) -> Found:
+    """A regression as the result of a fit, without labels that no row has.
+
+    The teacher is the regression itself or, if that asked teachers, the first candidate.
+    """
+    used = np.unique(labels.phi.argmax(1))
+    q = labels.q[:, used] / labels.q[:, used].sum(1, keepdims=True)
+    label = (labels.phi[:, used].argmax(1) + 1).astype(np.int32)
+    own = chosen.values["embedding"] != TEACHERS
+    teacher = (chosen if own else candidates[0]).arrays(q)
+    return Found(None, chosen.arrays(q), teacher, labels.worth, label, len(used), chosen.name)
+
+
+def regressions(
+    x: Float[np.ndarray, "n D"], decoders: Decoders, team: Int[np.ndarray, " T"]
+) -> Iterator[Regression]:
+    """All candidates that are kernel regressions."""
+    image = len(decoders.patches.patch) > 0
+    mean, transform = standardised(x, image)
+    z = ((x - mean) @ transform).astype(np.float32)
+    values = {"embedding": LINEAR, "mean": mean, "transform": transform}
+    kinds = (RBF,) if image else (RBF, QUADRATIC, PRODUCTS)
+    embedded = [(z, kind, float(z.shape[1]), values) for kind in kinds]
+    if image:
+        seen = coordinates(decoders.patches, x).astype(np.float32)
+        embedded.append((seen, RBF, float(seen.shape[1]), {"embedding": PATCHES}))
+    if (team >= 0).any():
+        said = ask(decoders.teachers, decoders.patches, team, x)
+        spread = max(LEAST_SPREAD, float(said.var(0).sum()))
+        embedded.append((said, RBF, spread, {"embedding": TEACHERS, "team": team}))
+    for z, kind, scale, values in embedded:
+        for i, penalty in enumerate(PENALTIES):
+            name = 1 + i + len(PENALTIES) * (kind + 3 * values["embedding"])
+            yield Regression(name, z, kind, scale, penalty, values)
+
+
+def standardised(x: Float[np.ndarray, "n D"], image: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and linear map to coordinates of variance one; all pixels of an image have the same scale."""
+    mean = x.mean(0)
+    deviation = np.full(x.shape[1], x.std()) if image else x.std(0)
+    transform = np.diag(1 / (deviation + FLOOR))
+    if x.shape[1] > COORDINATES:
+        basis = np.linalg.svd((x - mean) @ transform, full_matrices=False)[2][:COORDINATES].T
+        transform = transform @ basis
+    return mean.astype(np.float32), transform.astype(np.float32)
+
+
+def starts(label: Int[np.ndarray, " n"], fresh: bool) -> list[Float[np.ndarray, "n _"]]:
+    """The old labels, if there are several but not too many, and one label."""
+    old = groups(label).member
+    K = old.shape[1]
+    found = [(WARM * old + (1 - WARM) / K).astype(np.float32)] if 1 < K <= STATES else []
+    if fresh or not found:
+        found.append(np.ones((len(label), 1), np.float32))
+    return found
+
+
+def best_penalties(candidates: list[Regression], skill: list[float]) -> list[int]:
+    """The candidates by their skill, each kernel with its better penalty alone."""
+    best: dict[tuple[int, int], int] = {}
+    for i in np.argsort(skill)[::-1]:
+        one = candidates[i]
+        best.setdefault((one.values["embedding"], one.kind), int(i))
+    return list(best.values())
+
+
+def screen(one: Regression, rows: Rows, num_actions: int, rng: np.random.Generator) -> float:
+    """Rows that a regression explains of the events, every row left out, beyond what chance explains.
+
+    Events are the previous action, given the previous state, and the outcome, given the action: what actions
+    do not change is not a state.
+    """
+    n = len(rows.action)
+    chosen = rng.permutation(n)[:SCREEN_ROWS]
+    g = events(rows, chosen, num_actions)
+    if not g.shape[1]:
+        return 0.0
+    regression = one.smoother(chosen)
+    error = (g - regression.S @ g) / (1 - regression.d[:, None])
+    total = (g**2).sum(0)
+    explained = (total - (error**2).sum(0)) / total * len(chosen)
+    return float(np.maximum(explained - BY_CHANCE, 0.0).sum())
+
+
+def events(rows: Rows, chosen: Int[np.ndarray, " n"], num_actions: int) -> Float[np.ndarray, "n events"]:
+    """Indicators of events, less their frequency in a group that actions did not choose."""
+    found = []
+    if rows.previous is not None:
+        previous = rows.previous[chosen]
+        found.append(_centred(groups(previous), groups(previous // num_actions)))
+    outcome, action = rows.outcome[chosen], rows.action[chosen]
+    pair = action.astype(np.int64) * (int(outcome.max()) + 1) + outcome
+    found.append(_centred(groups(pair), groups(action)))
+    return np.concatenate(found, 1)
+
+
+def _centred(event: Groups, given: Groups) -> Float[np.ndarray, "n events"]:
+    """Indicators less their frequency among the rows of the same group; events of a few rows are left out."""
+    frequency = given.member.T @ event.member / given.member.sum(0)[:, None]
+    centred = event.member - frequency[given.of_row]
+    size = event.member.sum(0)
+    return centred[:, (size >= LEAST_EVENT) & ((centred**2).sum(0) > FLOOR)]

@@ -21,6 +21,25 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class FitConfig:
+    """How the states of a level are found."""
+
+    proven: float = 5.0
+    """Nats on held-out rows that a level's states must be worth for its race to count."""
+
+    races: int = 3
+    """Races of clouds against regressions, at different levels, that clouds win before there are no more."""
+
+    settled: float = 20.0
+    """A level worth more nats than this keeps its kind of regression until the next race."""
+    race_again: float = 1.5
+    """Its next race is held when there are this many times as many episodes."""
+
+    def __post_init__(self) -> None:
+        require(self, ">= 0", "proven", "races", "settled", "race_again")
+
+
+@dataclass(frozen=True)
 class RefitConfig:
     """Which levels are fitted again after new data."""
 
@@ -29,12 +48,14 @@ class RefitConfig:
     growth: float = 1.0
     """A level is refitted once its strata and those of the level before have grown by this much. A row that
     joins a stratum of n adds 1 / (n + 1), weighted by the chance of a discovery from there."""
+    growth_unsure: float = 0.3
+    """The same for levels whose states are not clouds that proved right."""
     max_levels: int = 8
     """Maximum number of levels fitted in one update: those that grew most."""
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "min_rows", "max_levels")
-        require(self, ">= 0", "growth")
+        require(self, ">= 0", "growth", "growth_unsure")
 
 
 @dataclass(frozen=True)
@@ -51,6 +72,11 @@ class ExploreConfig:
     """If an episode makes a discovery with a lower probability than this, every second round is greedy."""
     max_tries: int = 32
     """Cells tried more often than this have the discovery probability of this many tries."""
+    blind_tries: float = 12.0
+    """A discovery cannot be seen while the next level has one state: there a cell tried n times keeps a
+    discovery probability of exp(-n / blind_tries) or more."""
+    blind_hope: float = 0.3
+    """The same times this, as long as clouds explain all levels."""
     prior_cells: float = 2.0
     """Number of imaginary cells, with discovery probability 1 / (n + 1), in the estimated probability."""
     reward_free: bool = False
@@ -58,7 +84,7 @@ class ExploreConfig:
 
     def __post_init__(self) -> None:
         require(self, ">= 1", "episodes", "rounds", "max_tries")
-        require(self, ">= 0", "tolerance", "settled", "prior_cells")
+        require(self, ">= 0", "tolerance", "settled", "prior_cells", "blind_tries", "blind_hope")
         require(self, "<= 1", "tolerance")
 
 
@@ -71,6 +97,7 @@ class GeneralConfig(AlgorithmConfig):
     world_states: int = 8192
     """The most states of a world that has the same ones at every level."""
     data: DataConfig = field(default_factory=DataConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
     refit: RefitConfig = field(default_factory=RefitConfig)
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

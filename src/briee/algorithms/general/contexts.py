@@ -1,30 +1,49 @@
 """What surrounds a row of a level, and how well labels predict it: the score that judges every candidate.
 
-Row i has the previous cell p_i = (state, action) of the level before, its own action a_i and the outcome y_i:
-the next state and the bin of the reward. Soft labels q[i, k] are counted without the row itself, so that no
-row predicts its own context:
+Row i has the previous cell p_i = (state c_i, action) of the level before, its own action a_i and the outcome
+y_i: the next state and the bin of the reward. Soft labels q[i, k] are counted without the row itself, so that
+no row predicts its own context. Two predictions are compared. The *free* one does not know the actions:
 
-    back_k(i)    = [N-(p_i, k) + pi_k] / [n-(p_i) + 1] / pi_k                which label a cell leads to
-    forward_k(i) = [C-(k, a_i, y_i) + b_i / 2] / [M-(k, a_i) + 1/2] / b_i    what follows an action
-    ctx_k(i)     = back_k(i) forward_k(i)
+    free_k(i) = [N-(c_i, k) + pi_k] / [n-(c_i) + 1] / pi_k  *  r_k(y_i) / Z_k(a_i)
+    r_k(y)    = [C-(k, y) + b_y] / [M-(k) + 1] / b_y,   Z_k(a) = sum_y d_y(a) r_k(y)
 
-with pi the frequencies of the labels and b_i the left-out frequency of y_i given a_i. Both are likelihood
-ratios with a prior: a label that tells nothing has 1. With phi[i, k] the label probabilities of a row that a
-classifier found without it,
+so that labels and actions each change the odds of an outcome, but not together. The other one knows which
+action was taken in which state, and falls back on the free one where it has few counts:
+
+    ctx_k(i) = [N-(p_i, k) + pi_k f_k] / [n-(p_i) + 1] / pi_k
+               * [C-(k, a_i, y_i) + d_i g_k] / [M-(k, a_i) + 1] / d_i
+
+pi are the frequencies of the labels, b_y and d_y(a) those of an outcome among all rows and among those with
+action a (d_i that of row i, left out); f_k and g_k are the two factors of free_k. All are likelihood ratios:
+a label that tells nothing has 1. With phi[i, k] the label probabilities of a row that a classifier found
+without it,
 
     score = sum_i log sum_k phi_k ctx_k(i)  -  sum_i log sum_k phi_k free_k(i)
 
-where free_k is ctx_k without the actions: p_i is replaced by the previous state and (k, a_i) by k. What
-actions do not change is not a state: a slow process that ignores them predicts itself from level to level,
-and scores nothing.
+What actions do not change is not a state: a slow process that ignores them predicts itself from level to
+level, and scores nothing.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-PRIOR_BACK, PRIOR_FORWARD, PRIOR_OUTCOME = 1.0, 0.5, 0.5
+PRIOR, PRIOR_OUTCOME = 1.0, 0.5  # rows that the prior of a ratio, and of an outcome, counts as
 LEAST_SHARE = 1e-3  # of a label, so that ratios stay finite
 LEAST_LIKELIHOOD = 1e-9
+
+
+class Groups(NamedTuple):
+    """A partition of the rows: the group of each row, and the same as indicators."""
+
+    of_row: Int[np.ndarray, " n"]
+    member: Float[np.ndarray, "n groups"]
+
+    def others(self, values: Float[np.ndarray, "n J K"]) -> Float[np.ndarray, "n J K"]:
+        """Sums of the values over the other rows of each row's group."""
+        sums = self.member.T @ values.reshape(len(values), -1)
+        return sums.reshape(-1, *values.shape[1:])[self.of_row] - values
 
 
 class Contexts:
@@ -37,54 +56,81 @@ class Contexts:
         outcome: Int[np.ndarray, " n"],
         num_actions: int,
     ):
-        n = len(action)
-        self.back = None if previous is None else _one_hot(previous)
-        self.back_free = None if previous is None else _one_hot(previous // num_actions)
-        self.forward = None
+        self.back = None if previous is None else groups(previous)
+        self.back_free = None if previous is None else groups(previous // num_actions)
+        self.use = np.ones(len(action), np.float32)
+        """1 for rows that are counted; the contexts of the others are predicted without them."""
+        self.forward = self.forward_free = None
         if (outcome != outcome[0]).any():
             pair = action.astype(np.int64) * (int(outcome.max()) + 1) + outcome
-            self.forward = _one_hot(pair), _one_hot(action)
-            self.forward_free = _one_hot(outcome), np.ones((n, 1), np.float32)
-            self.base = _left_out_frequency(*self.forward, len(np.unique(outcome)))
-            self.base_free = _left_out_frequency(*self.forward_free, len(np.unique(outcome)))
-        self.use = np.ones(n, np.float32)
-        """1 for rows that are counted; the contexts of the others are predicted without them."""
+            known = groups(pair), groups(action)
+            free = groups(outcome), groups(np.zeros_like(outcome))
+            outcomes = len(np.unique(outcome))
+            self.forward = *known, _left_out_frequency(*known, outcomes)
+            self.forward_free = *free, _left_out_frequency(*free, outcomes)
 
     @property
     def informative(self) -> bool:
         """Whether any context could tell labels apart."""
-        return self.forward is not None or (self.back is not None and self.back.shape[1] > 1)
+        return self.forward is not None or (self.back is not None and self.back.member.shape[1] > 1)
+
+    def events(self, least: int = 2, most: float = 0.6) -> list[Float[np.ndarray, " n"]]:
+        """Rows that share a previous cell, or an action and its outcome: what a new label may explain."""
+        found = []
+        if self.back is not None:
+            size = self.back.member.sum(0)
+            found += list(self.back.member.T[(size >= least) & (size <= most * len(self.use))])
+        if self.forward is not None:
+            pair, action, _ = self.forward
+            size, total = pair.member.sum(0), np.zeros(pair.member.shape[1])
+            total[pair.of_row] = action.member.sum(0)[action.of_row]
+            found += list(pair.member.T[(size >= least) & (size < total)])
+        return found
 
     def ratios(self, q: Float[np.ndarray, "n J K"], pi: Float[np.ndarray, "1 J K"]) -> np.ndarray:
         """ctx f32[n, J, K]."""
-        return self._ratios(q, pi, self.back, self.forward, getattr(self, "base", None))
+        return self.both(q, pi)[0]
 
-    def free_ratios(self, q: Float[np.ndarray, "n J K"], pi: Float[np.ndarray, "1 J K"]) -> np.ndarray:
-        """The same without actions."""
-        forward = None if self.forward is None else self.forward_free
-        return self._ratios(q, pi, self.back_free, forward, getattr(self, "base_free", None))
+    def both(
+        self, q: Float[np.ndarray, "n J K"], pi: Float[np.ndarray, "1 J K"]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """ctx and free, f32[n, J, K]."""
+        use = self.use[:, None, None]
+        counted, known, free = q * use, np.ones_like(q), np.ones_like(q)
+        if self.back is not None and self.back_free is not None:
+            less = _ratio(self.back_free.others(counted), self.back_free.others(use), pi, 1.0)
+            free *= less
+            known *= _ratio(self.back.others(counted), self.back.others(use), pi, less)
+        if self.forward is not None and self.forward_free is not None:
+            (pair, action, given), (outcome, everything, base) = self.forward, self.forward_free
+            less = _ratio(outcome.others(counted), everything.others(counted), base[:, None, None], 1.0)
+            less = less / self.normaliser(counted)
+            free *= less
+            known *= _ratio(pair.others(counted), action.others(counted), given[:, None, None], less)
+        return known, free
 
-    def _ratios(self, q, pi, back, forward, base) -> np.ndarray:
-        counted = q * self.use[:, None, None]
-        ratio = np.ones_like(q)
-        if back is not None:
-            seen = (back.T @ self.use)[:, None, None]
-            others = _spread(back, seen) - self.use[:, None, None]
-            own = _spread(back, _sums(back, counted)) - counted
-            ratio *= (own + PRIOR_BACK * pi) / (others + PRIOR_BACK) / pi
-        if forward is not None:
-            pair, action = forward
-            b = base[:, None, None]
-            own = _spread(pair, _sums(pair, counted)) - counted
-            others = _spread(action, _sums(action, counted)) - counted
-            ratio *= (own + PRIOR_FORWARD * b) / (others + PRIOR_FORWARD) / b
-        return ratio
+    def normaliser(self, counted: Float[np.ndarray, "n J K"]) -> Float[np.ndarray, "n J K"]:
+        """Z_k(a_i) of every row."""
+        assert self.forward is not None
+        assert self.forward_free is not None
+        (_, action, _), (outcome, _, _) = self.forward, self.forward_free
+        n, J, K = counted.shape
+        times = (outcome.member.T @ counted.reshape(n, -1)).reshape(-1, J, K)
+        b = (outcome.member.sum(0) / n)[:, None, None]
+        ratio = _ratio(times, times.sum(0), b, 1.0)
+        given = action.member.T @ outcome.member
+        given = given / given.sum(1, keepdims=True)
+        return np.tensordot(given, ratio, 1)[action.of_row]
 
     def scores(self, phi: Float[np.ndarray, "n J K"]) -> Float[np.ndarray, "n J"]:
         """The score of each row, if the labels that are counted are those of the classifier, left out."""
-        pi = shares(phi)
-        known, free = self.ratios(phi, pi), self.free_ratios(phi, pi)
+        known, free = self.both(phi, shares(phi))
         return _log(np.einsum("njk,njk->nj", phi, known)) - _log(np.einsum("njk,njk->nj", phi, free))
+
+
+def _ratio(times, total, base, prior):
+    """The frequency times / total over `base`, as if `PRIOR` further rows had shown the ratio `prior`."""
+    return (times + PRIOR * base * prior) / (total + PRIOR) / base
 
 
 def shares(phi: Float[np.ndarray, "n J K"]) -> Float[np.ndarray, "1 J K"]:
@@ -92,30 +138,17 @@ def shares(phi: Float[np.ndarray, "n J K"]) -> Float[np.ndarray, "1 J K"]:
     return np.maximum(phi.mean(0, keepdims=True), LEAST_SHARE)
 
 
+def groups(values: Int[np.ndarray, " n"]) -> Groups:
+    """Rows of equal values; groups without rows are left out."""
+    of_row = np.unique(values, return_inverse=True)[1]
+    return Groups(of_row, np.eye(int(of_row.max()) + 1, dtype=np.float32)[of_row])
+
+
 def _log(x: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(x, LEAST_LIKELIHOOD))
 
 
-def _one_hot(values: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n groups"]:
-    """Group membership of rows, groups without rows left out."""
-    group = np.unique(values, return_inverse=True)[1]
-    return np.eye(int(group.max()) + 1, dtype=np.float32)[group]
-
-
-def _sums(group: Float[np.ndarray, "n g"], values: Float[np.ndarray, "n J K"]) -> np.ndarray:
-    """Sums over the rows of each group, f32[g, J, K]."""
-    n = len(values)
-    return (group.T @ values.reshape(n, -1)).reshape(-1, *values.shape[1:])
-
-
-def _spread(group: Float[np.ndarray, "n g"], values: np.ndarray) -> np.ndarray:
-    """The value of the group of each row."""
-    return values[group.argmax(1)]
-
-
-def _left_out_frequency(
-    pair: Float[np.ndarray, "n g"], given: Float[np.ndarray, "n a"], outcomes: int
-) -> Float[np.ndarray, " n"]:
+def _left_out_frequency(pair: Groups, given: Groups, outcomes: int) -> Float[np.ndarray, " n"]:
     """How often an outcome follows among the other rows of the same group, smoothed."""
-    times, total = pair.sum(0)[pair.argmax(1)] - 1, given.sum(0)[given.argmax(1)] - 1
-    return (times + PRIOR_OUTCOME) / (total + PRIOR_OUTCOME * max(2, outcomes))
+    times, total = pair.member.sum(0)[pair.of_row] - 1, given.member.sum(0)[given.of_row] - 1
+    return ((times + PRIOR_OUTCOME) / (total + PRIOR_OUTCOME * max(2, outcomes))).astype(np.float32)

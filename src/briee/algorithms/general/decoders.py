@@ -1,8 +1,7 @@
 """The decoders of all levels as arrays, and the policy that acts on their labels.
 
-A decoder maps an observation to coordinates z = (s - mean) @ transform. Its states are clouds (the nearest
-centre; novel beyond the radius), or classes of a kernel regression: the largest of offset + k(z, support) @
-weight. The kernels are functions of |z|^2, |z'|^2 and z.z' alone, so one compiled policy serves all of them.
+The states of a level are *clouds* in coordinates z = (s - mean) @ transform (the nearest centre; novel beyond
+the radius) or labels of a kernel regression (`kernel_bank`).
 """
 
 from dataclasses import replace
@@ -14,19 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from briee.algorithms.general.kernel_bank import Bank, CompiledBank, embed, no_bank, predict, put
+from briee.algorithms.general.kernels import probabilities as normalised
+from briee.algorithms.general.patches import Patches, no_patches
 from briee.numerics.linalg import at_level
 
 NEVER = -1e6  # bias of a cloud that does not exist
 NOWHERE = 1e4  # coordinates of its centre
-COORDINATES = 128  # of larger observations a decoder keeps this many principal components
-ONE, CLOUDS = 0, 1  # kinds: one state, clouds; further ones are kernels
+COORDINATES = 128  # of larger observations the clouds keep this many principal components
+ONE, CLOUDS, KERNEL = 0, 1, 2  # kinds: one state, clouds, a kernel regression
 NOVEL = 0  # label of an observation unlike all known states, which have the labels 1, 2, ...
 
 
-class Decoders(eqx.Module):
-    """Decoders of H levels for observations of dimension D, with E coordinates and at most C states."""
+class CloudArrays(eqx.Module):
+    """Clouds of H levels for observations of dimension D, with E coordinates and at most C clouds."""
 
-    kind: Int[np.ndarray, " H"]
     mean: Float[np.ndarray, "H D"]
     transform: Float[np.ndarray, "H D E"]
     centre: Float[np.ndarray, "H C E"]
@@ -35,16 +36,24 @@ class Decoders(eqx.Module):
     group: Int[np.ndarray, "H C"]
     """The state of each cloud."""
     radius: Float[np.ndarray, " H"]
+
+
+class Decoders(eqx.Module):
+    """Decoders of H levels. `teachers` are regressions of levels, asked by those of others."""
+
+    kind: Int[np.ndarray, " H"]
     states: Int[np.ndarray, " H"]
     """Number of states."""
+    clouds: CloudArrays
+    bank: Bank
+    teachers: Bank
+    patches: Patches
 
 
-def no_decoders(horizon: int, dimension: int, coordinates: int, most: int) -> Decoders:
-    """Decoders that give every observation the same label."""
-    H, D, E, C = horizon, dimension, coordinates, most
-    single = np.float32
-    return Decoders(
-        kind=np.zeros(H, np.int32),
+def no_clouds(horizon: int, dimension: int, most: int) -> CloudArrays:
+    """Levels without clouds."""
+    H, D, E, C, single = horizon, dimension, min(dimension, COORDINATES), most, np.float32
+    return CloudArrays(
         mean=np.zeros((H, D), single),
         transform=np.zeros((H, D, E), single),
         centre=np.full((H, C, E), NOWHERE, single),
@@ -52,56 +61,88 @@ def no_decoders(horizon: int, dimension: int, coordinates: int, most: int) -> De
         bias=np.full((H, C), NEVER, single),
         group=np.zeros((H, C), np.int32),
         radius=np.full(H, np.finfo(single).max, single),
-        states=np.ones(H, np.int32),
     )
 
 
-def put(decoders: Decoders, level: int, **values: Any) -> None:
-    """Set the decoder of a level, in place; arrays shorter than their slot fill its beginning."""
-    D, E = decoders.transform.shape[1:]
-    empty = no_decoders(1, D, E, decoders.bias.shape[1])
-    for name in decoders.__dataclass_fields__:
-        own = getattr(decoders, name)
-        own[level] = getattr(empty, name)[0]
-        if name in values:
-            value = np.asarray(values[name])
-            own[(level, *(slice(0, n) for n in value.shape))] = value
+def no_decoders(horizon: int, shape: tuple[int, ...], most: int, rows: int) -> Decoders:
+    """Decoders that give every observation the same label; regressions have at most this many rows."""
+    D = int(np.prod(shape))
+    return Decoders(
+        kind=np.zeros(horizon, np.int32),
+        states=np.ones(horizon, np.int32),
+        clouds=no_clouds(horizon, D, most),
+        bank=no_bank(horizon, D, rows),
+        teachers=no_bank(horizon, D, rows),
+        patches=no_patches(shape),
+    )
+
+
+def put_one(decoders: Decoders, level: int) -> None:
+    """Forget the states of a level, in place."""
+    decoders.kind[level], decoders.states[level] = ONE, 1
+
+
+def put_clouds(decoders: Decoders, level: int, states: int, **values: Any) -> None:
+    """Set the clouds of a level, in place."""
+    D, most = decoders.clouds.mean.shape[1], decoders.clouds.bias.shape[1]
+    put(decoders.clouds, no_clouds(1, D, most), level, **values)
+    decoders.kind[level], decoders.states[level] = CLOUDS, states
+
+
+def put_regression(decoders: Decoders, level: int, **values: Any) -> None:
+    """Set the regression of a level, in place."""
+    put_in(decoders.bank, level, **values)
+    decoders.kind[level], decoders.states[level] = KERNEL, values["states"]
+
+
+def put_in(bank: Bank, level: int, **values: Any) -> None:
+    """Set a regression or, without values, remove it."""
+    put(bank, no_bank(1, bank.mean.shape[1], bank.support.shape[1]), level, **values)
 
 
 def labels(decoders: Decoders, level: int, x: Float[np.ndarray, "n D"]) -> Int[np.ndarray, " n"]:
     """1 + the state of each observation, or `NOVEL` if it is unlike all of them."""
     if decoders.kind[level] == ONE:
         return np.ones(len(x), np.int32)
-    used = slice(0, int((decoders.bias[level] > NEVER).sum()))
-    z = (x - decoders.mean[level]) @ decoders.transform[level]
-    cloud = (z @ decoders.weight[level, used].T + decoders.bias[level, used]).argmax(1)
-    centre = decoders.centre[level, used]
+    if decoders.kind[level] == KERNEL:
+        return (predictions(decoders, level, x).argmax(1) + 1).astype(np.int32)
+    own = at_level(decoders.clouds, level)
+    used = slice(0, int((own.bias > NEVER).sum()))
+    z = (x - own.mean) @ own.transform
+    cloud = (z @ own.weight[used].T + own.bias[used]).argmax(1)
+    centre = own.centre[used]
     distance = (z**2).sum(1)[:, None] - 2 * z @ centre.T + (centre**2).sum(1)
-    novel = distance.min(1) > decoders.radius[level]
-    return np.where(novel, NOVEL, decoders.group[level][cloud] + 1).astype(np.int32)
+    return np.where(distance.min(1) > own.radius, NOVEL, own.group[cloud] + 1).astype(np.int32)
+
+
+def predictions(decoders: Decoders, level: int, x: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n K"]:
+    """Predictions of the regression of a level."""
+    bank = decoders.bank
+    return predict(bank, level, embed(bank, decoders.teachers, decoders.patches, level, x))
 
 
 def probabilities(decoders: Decoders, level: int, x: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n C"]:
     """Soft states of observations."""
-    C = decoders.bias.shape[1]
+    C = decoders.clouds.bias.shape[1]
+    soft = np.zeros((len(x), C), np.float32)
     if decoders.kind[level] == ONE:
-        return np.broadcast_to(np.eye(C)[0], (len(x), C))
-    z = (x - decoders.mean[level]) @ decoders.transform[level]
-    score = z @ decoders.weight[level].T + decoders.bias[level]
-    soft = np.exp(score - score.max(1, keepdims=True))
-    return soft / soft.sum(1, keepdims=True) @ np.eye(C)[decoders.group[level]]
-
-
-def for_policy(decoders: Decoders, most: int) -> Decoders:
-    """The decoders with slots for at most `most` clouds, for a policy that is compiled for that many."""
-    short = {name: getattr(decoders, name)[:, :most] for name in ("centre", "weight", "bias", "group")}
-    return jax.tree.map(jnp.asarray, replace(decoders, **short))
+        soft[:, 0] = 1.0
+    elif decoders.kind[level] == KERNEL:
+        soft[:, : decoders.states[level]] = normalised(predictions(decoders, level, x))
+    else:
+        own = at_level(decoders.clouds, level)
+        score = (x - own.mean) @ own.transform @ own.weight.T + own.bias
+        cloud = np.exp(score - score.max(1, keepdims=True))
+        soft = cloud / cloud.sum(1, keepdims=True) @ np.eye(C)[own.group]
+    return soft
 
 
 class StatePolicy(eqx.Module):
     """Decode the observation, then draw uniformly among the actions of (nearly) the highest value."""
 
-    decoders: Decoders
+    kind: Int[Array, " H"]
+    clouds: CloudArrays
+    regressions: CompiledBank | None
     value: Float[Array, "H L A"]
     tolerance: Float[Array, ""]
     """Share of the highest value that is good enough."""
@@ -110,12 +151,19 @@ class StatePolicy(eqx.Module):
 
     def label(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Int[Array, ""]:
         """As `labels`, for one observation."""
-        own = at_level(self.decoders, level)
+        branches = [lambda: jnp.int32(1), lambda: self.cloud_label(level, observation)]
+        if (regressions := self.regressions) is not None:
+            branches.append(lambda: regressions.label(level, observation).astype(jnp.int32) + 1)
+        return jax.lax.switch(self.kind[level], branches)
+
+    def cloud_label(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Int[Array, ""]:
+        """The label where the states are clouds."""
+        own = at_level(self.clouds, level)
         z = (observation.reshape(-1) - own.mean) @ own.transform
         cloud = jnp.argmax(own.weight @ z + own.bias)
         distance = jnp.sum((z - own.centre) ** 2, -1).min()
         novel = (distance > own.radius) & ~self.known_only
-        return jnp.where(own.kind == ONE, 1, jnp.where(novel, NOVEL, own.group[cloud] + 1))
+        return jnp.where(novel, NOVEL, own.group[cloud] + 1).astype(jnp.int32)
 
     def __call__(
         self, level: Int[Array, ""], observation: Float[Array, "..."], key: PRNGKeyArray
@@ -123,3 +171,18 @@ class StatePolicy(eqx.Module):
         value = self.value[level, self.label(level, observation)]
         enough = value.max() - (1 - self.tolerance) * jnp.abs(value.max())
         return jnp.argmax((value >= enough) * (1 + jax.random.uniform(key, value.shape))).astype(jnp.int32)
+
+
+def state_policy(
+    decoders: Decoders, most: int, value: Float[np.ndarray, "H L A"], tolerance: float, known_only: bool
+) -> StatePolicy:
+    """A policy with slots for at most `most` clouds, and with regressions only if there are any."""
+    short = {name: getattr(decoders.clouds, name)[:, :most] for name in ("centre", "weight", "bias", "group")}
+    regressions = None
+    if (decoders.kind == KERNEL).any():
+        regressions = CompiledBank(decoders.bank, decoders.teachers, decoders.patches)
+    kind, clouds, regressions = jax.tree.map(
+        jnp.asarray, (decoders.kind, replace(decoders.clouds, **short), regressions)
+    )
+    values = jnp.asarray(value, jnp.float32)
+    return StatePolicy(kind, clouds, regressions, values, jnp.float32(tolerance), jnp.array(known_only))

@@ -77,6 +77,7 @@ def plan_cells(
     cells: Cells,
     curve: Float[np.ndarray, " n"],
     blind: Float[np.ndarray, " H"] | None = None,
+    blind_tries: float = 1.0,
 ) -> Plan:
     """Backward recursions on the estimated model:
 
@@ -84,7 +85,7 @@ def plan_cells(
     Q_h(c, a) = r(c, a) + sum_y P(y|c,a) max_a' Q_{h+1}(y, a')             over cells that were tried
 
     Where the states of the next level are not told apart yet, a discovery cannot be seen before enough rows
-    are there: `blind[h]` > 0 keeps u at exp(-n / blind[h]) or more.
+    are there: u stays at blind[h] exp(-n / blind_tries) or more.
     """
     counts, rewards = cells
     H, L, A, _ = counts.shape
@@ -92,8 +93,7 @@ def plan_cells(
     P, r = counts / np.maximum(tries, 1)[..., None], rewards / np.maximum(tries, 1)
     u = curve[np.minimum(tries, len(curve) - 1).astype(int)]
     if blind is not None:
-        far = np.exp(-tries / np.maximum(blind, 1e-9)[:, None, None])
-        u = np.where(blind[:, None, None] > 0, np.maximum(u, far), u)
+        u = np.maximum(u, blind[:, None, None] * np.exp(-tries / blind_tries))
     U, Q = np.zeros((H, L, A)), np.zeros((H, L, A))
     explore, exploit = np.zeros(L), np.zeros(L)
     for h in reversed(range(H)):

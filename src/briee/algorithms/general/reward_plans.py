@@ -20,7 +20,7 @@ from briee.algorithms.general.planning import Cells, plan_cells
 from briee.protocols import Algorithm, Policy, PolicyKind, Reward, S
 
 if TYPE_CHECKING:
-    from briee.algorithms.general.algorithm import GeneralState
+    from briee.algorithms.general.state import GeneralState
 
 NOTHING = np.ones(1)  # a discovery curve for plans that do not explore
 

@@ -1,0 +1,172 @@
+"""Which levels are fitted again, and what one fit changes in the state."""
+
+from dataclasses import replace
+from math import prod
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from briee.algorithms.general.candidates import Found, Rows, Rules, fit_level
+from briee.algorithms.general.config import GeneralConfig
+from briee.algorithms.general.decoders import (
+    CLOUDS,
+    KERNEL,
+    Decoders,
+    labels,
+    put_clouds,
+    put_in,
+    put_one,
+    put_regression,
+)
+from briee.algorithms.general.episodes import balanced
+from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
+from briee.algorithms.general.patches import Patches, draw_patches, has_patches
+from briee.algorithms.general.state import GeneralState, numpy_generator, reward_bins
+from briee.numerics.keys import stream
+from briee.protocols import Sampler
+
+TEACHES = 20.0  # nats that the states of a level are worth before other levels may ask it
+BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
+PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
+FITTED = "decoders", "value", "charge", "race", "choice", "taught", "raced_at"  # changed in place by a fit
+
+
+class LevelFits:
+    """Fits of the levels of the environment behind `sampler`."""
+
+    def __init__(self, sampler: Sampler, config: GeneralConfig):
+        self.sampler = sampler
+        self.config = config
+
+    def fit_levels(self, state: GeneralState) -> GeneralState:
+        """Fit the levels that grew most, in ascending order, and relabel their observations."""
+        fresh = self.fresh_patches(state)
+        levels = list(range(self.sampler.horizon)) if fresh else self.due(state)
+        before = state.decoders.states.copy()
+        copies = {name: jax.tree.map(np.copy, getattr(state, name)) for name in FITTED}
+        state = replace(state, **copies, levels_refit=np.asarray(len(levels), np.int64))
+        if fresh:
+            H, D = self.sampler.horizon, prod(self.sampler.observation_shape)
+            teachers = no_bank(H, D, self.config.data.fit_rows)
+            state = replace(state, decoders=replace(state.decoders, patches=fresh, teachers=teachers))
+            state.taught[:] = 0.0
+        taught = state.taught.copy()
+        for h in levels:
+            self.fit(state, h)
+        for h in reversed(range(len(before) - 1)):  # what follows tells states apart
+            if state.decoders.states[h + 1] != before[h + 1] and not self.trusts_clouds(state):
+                self.fit(state, h)
+        for h in users_of(state.decoders, np.flatnonzero(state.taught != taught)):
+            self.fit(state, h, teach=False)
+        return state
+
+    def due(self, state: GeneralState) -> list[int]:
+        """Levels to fit now, in ascending order: first all of them, later those that grew most."""
+        rule, growth = self.config.refit, state.growth
+        if int(state.episodes) < rule.min_rows:
+            return []
+        if (state.decoders.kind == 0).all():
+            return list(range(len(growth)))
+        order = np.argsort(-growth, kind="stable")[: rule.max_levels]
+        enough = np.where(self.sees_novelty(state), rule.growth, rule.growth_unsure)
+        return sorted(int(h) for h in order if growth[h] > enough[h])
+
+    def fit(self, state: GeneralState, h: int, teach: bool = True) -> None:
+        """Fit one level, in place; others may learn from it if it may `teach`."""
+        rng = numpy_generator(stream(state.key, "represent", int(state.iteration), h))
+        label, action, reward = state.data.filled()
+        A, n = self.sampler.num_actions, len(action)
+        own = label[:, h] * A + action[:, h]
+        before = label[:, h - 1] * A + action[:, h - 1] if h else None
+        after = label[:, h + 1] + (self.config.num_latents + 1) * self.bins(reward[:, h])
+        chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
+        x = state.data.observation[:n, h]
+        rows = Rows(
+            x[chosen],
+            label[chosen, h],
+            None if before is None else before[chosen],
+            action[chosen, h],
+            after[chosen],
+        )
+        trusted, settled = self.trusts_clouds(state, self.config.fit.races), self.settled(state, h)
+        found = fit_level(
+            rows,
+            state.decoders,
+            Rules(
+                num_actions=A,
+                most=self.config.num_latents,
+                charge=float(state.charge[h]),
+                team=teachers_of(state, h),
+                trusted=trusted,
+                hopeful=not (state.race == KERNEL).any(),
+                proven=self.config.fit.proven,
+                incumbent=int(state.choice[h]),
+                settled=settled,
+            ),
+            rng,
+        )
+        put_level(state.decoders, h, found)
+        if teach and found.teacher and found.worth > max(TEACHES, BETTER * float(state.taught[h])):
+            put_in(state.decoders.teachers, h, **found.teacher)
+            state.taught[h] = found.worth
+        new = labels(state.decoders, h, x)
+        new[chosen] = found.label
+        state.data.label[:n, h] = new
+        state.value[h], state.growth[h], state.choice[h] = found.worth, 0.0, found.name
+        if not settled:
+            state.raced_at[h] = int(state.episodes)
+        if not trusted and found.worth > self.config.fit.proven:
+            state.race[h] = state.decoders.kind[h]
+
+    def settled(self, state: GeneralState, h: int) -> bool:
+        """Whether the regression of a level is kept until there are more data."""
+        rule = self.config.fit
+        few = int(state.episodes) < rule.race_again * int(state.raced_at[h])
+        return bool(state.value[h] > rule.settled and few)
+
+    def trusts_clouds(self, state: GeneralState, races: int = 1) -> bool:
+        """Whether clouds won at least this many races, and more than twice as many as regressions did."""
+        clouds, kernels = (state.race == CLOUDS).sum(), (state.race == KERNEL).sum()
+        return bool(clouds >= max(races, 2 * kernels + 1))
+
+    def sees_novelty(self, state: GeneralState) -> Bool[np.ndarray, " H"]:
+        """Levels whose states are trusted clouds: there a new state is seen at once."""
+        return (state.decoders.kind == CLOUDS) & self.trusts_clouds(state)
+
+    def fresh_patches(self, state: GeneralState) -> Patches | None:
+        """Patches of the first images, drawn anew when these are twice as many; all levels depend on them."""
+        n, first, shape = int(state.data.size), self.config.refit.min_rows, self.sampler.observation_shape
+        before = n - self.config.explore.episodes
+        if not has_patches(shape) or not any(before < first * 2**i <= n for i in range(PATCH_DRAWS)):
+            return None
+        rng = numpy_generator(stream(state.key, "patches", int(state.iteration)))
+        x = state.data.observation[:n].reshape(-1, prod(shape))
+        return draw_patches(x[rng.permutation(len(x))[:PATCH_ROWS]], shape, rng)
+
+    def bins(self, reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Rewards as small numbers; none are told apart if exploration must not look at them."""
+        return reward_bins(np.zeros_like(reward) if self.config.explore.reward_free else reward)
+
+
+def teachers_of(state: GeneralState, level: int) -> Int[np.ndarray, " T"]:
+    """The levels whose regressions proved best, but not the level itself; -1 for none."""
+    taught = state.decoders.teachers.states > 0
+    order = [h for h in np.argsort(-state.value, kind="stable") if taught[h] and h != level][:TEAM]
+    return np.array(order + [-1] * (TEAM - len(order)), np.int32)
+
+
+def users_of(decoders: Decoders, teachers: Int[np.ndarray, " changed"]) -> list[int]:
+    """Levels that ask one of these teachers."""
+    asks = (decoders.kind == KERNEL) & (decoders.bank.embedding == TEACHERS)
+    return [int(h) for h in np.flatnonzero(asks) if np.isin(decoders.bank.team[h], teachers).any()]
+
+
+def put_level(decoders: Decoders, level: int, found: Found) -> None:
+    """Set the decoder of a level, in place."""
+    if found.clouds is not None:
+        put_clouds(decoders, level, found.states, **found.clouds)
+    elif found.regression is not None:
+        put_regression(decoders, level, **found.regression)
+    else:
+        put_one(decoders, level)

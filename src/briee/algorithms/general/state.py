@@ -1,0 +1,95 @@
+"""What the general algorithm keeps between two updates."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from briee.algorithms.general.decoders import CLOUDS, NEVER, Decoders
+from briee.algorithms.general.episodes import Episodes
+from briee.algorithms.general.planning import Plan
+from briee.algorithms.general.world import World
+
+CAPS = 8, 16, 32, 64  # slots for clouds; the policy is compiled again when they do not suffice
+MOST_BINS = 6  # values of a reward that are told apart
+
+
+class GeneralState(eqx.Module):
+    """The state between two updates; `plan_*` have one label more than there may be states."""
+
+    key: PRNGKeyArray
+    iteration: Int[np.ndarray, ""]
+    episodes: Int[np.ndarray, ""]
+    env_steps: Int[np.ndarray, ""]
+    data: Episodes
+    decoders: Decoders
+    discovery: Float[np.ndarray, "H L A"]
+    reward: Float[np.ndarray, "H L A"]
+    chance: Float[np.ndarray, ""]
+    growth: Float[np.ndarray, " H"]
+    value: Float[np.ndarray, " H"]
+    """Score of each level's states, in nats."""
+    charge: Float[np.ndarray, " H"]
+    """Nats that a further state of a level must be worth."""
+    race: Int[np.ndarray, " H"]
+    """The kind of decoder that won the last race of a level, if its states proved their worth."""
+    choice: Int[np.ndarray, " H"]
+    """The name of the regression that won it."""
+    taught: Float[np.ndarray, " H"]
+    """The worth of each level's teacher when it was made."""
+    raced_at: Int[np.ndarray, " H"]
+    """The number of episodes at the last race."""
+    levels_refit: Int[np.ndarray, ""]
+    explore_return: Float[np.ndarray, ""]
+    reached_level: Float[np.ndarray, ""]
+    world: World
+    """One set of states for all levels, where the step does not matter."""
+
+
+def planned(state: GeneralState, plan: Plan) -> GeneralState:
+    """The state with a new plan."""
+    discovery, reward = np.ones_like(state.discovery), np.zeros_like(state.reward)
+    L = plan.discovery.shape[1]
+    discovery[:, :L], reward[:, :L] = plan.discovery, plan.reward
+    return replace(state, discovery=discovery, reward=reward, chance=np.asarray(plan.chance, np.float32))
+
+
+def grow(state: GeneralState, label: Int[np.ndarray, "E levels"], action: Int[np.ndarray, "E H"]) -> None:
+    """Note the growth of every level, in place.
+
+    A new row in a stratum of n rows adds 1 / (n + 1), times the probability of a discovery from there
+    relative to that of an episode, at most 1, to its own level and to the next.
+    """
+    known, tried, _ = state.data.filled()
+    hope = state.discovery.max(-1)
+    for h in range(action.shape[1]):
+        same = (known[:, h] == label[:, [h]]) & (tried[:, h] == action[:, [h]])
+        weight = np.minimum(hope[h, label[:, h]] / max(float(state.chance), 1e-9), 1.0)
+        grown = np.sum(weight / (same.sum(1) + 1.0))
+        state.growth[h] += grown
+        if h + 1 < action.shape[1]:
+            state.growth[h + 1] += grown
+
+
+def reward_bins(reward: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Rewards as small numbers: their distinct values, or zero and five quantiles if there are many."""
+    values = np.unique(reward)
+    if len(values) > MOST_BINS:
+        other = reward[reward != 0]
+        values = np.unique(np.concatenate([[0.0], np.quantile(other, np.linspace(0, 0.8, MOST_BINS - 1))]))
+    return np.maximum(np.searchsorted(values, reward, "right") - 1, 0).astype(np.int32)
+
+
+def slots(decoders: Decoders) -> int:
+    """Slots for clouds that a policy needs now."""
+    most = decoders.clouds.bias.shape[1]
+    clouds = (decoders.clouds.bias > NEVER).sum(1) * (decoders.kind == CLOUDS)
+    used = int(max(clouds.max(initial=1), decoders.states.max(initial=1)))
+    return min(next((cap for cap in CAPS if cap >= used), most), most)
+
+
+def numpy_generator(key: PRNGKeyArray) -> np.random.Generator:
+    """A NumPy generator that depends only on the key."""
+    return np.random.default_rng([int(word) for word in np.asarray(jax.random.key_data(key)).ravel()])
