@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from briee.experiments import FIGURES
-from briee.experiments.ablations import ABLATION
+from briee.experiments.ablations import ABLATION, PROTOCOL_VARIANTS
 from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.rivals import HOMES
 from briee.experiments.runner import find_figure, write_tables
@@ -172,6 +172,20 @@ def test_with_loud_distractors_the_game_decides():
     assert len(worlds["briee practical"]) == len(SEEDS)
     assert max(worlds["briee practical"]) <= 2_000
     assert np.isinf(worlds["briee practical no game"]).sum() >= 4, "clusters alone may be lucky"
+
+
+def test_what_each_change_of_the_protocol_brings():
+    found: dict[str, list[float]] = {}
+    for row in table("ablation-protocol"):
+        if row["world"] == "lock, H = 12" and row["finished"] == "True":
+            found.setdefault(row["variant"], []).append(float(row["episodes_to_solve"] or np.inf))
+    assert set(found) == set(PROTOCOL_VARIANTS)
+    medians = {variant: np.median(counts) for variant, counts in found.items()}
+    assert medians[""] <= 1_000
+    assert medians["no game"] <= 1_000, "on the plain lock clusters are enough"
+    assert medians["batch of the paper"] > 5 * medians[""]
+    for variant in ("bonus of the paper", "deviations only", "no clusters"):
+        assert medians[variant] > 2 * medians[""]
 
 
 def test_fourier_features_solve_what_the_paper_says_and_joint_ones_need_fewer_episodes():

@@ -52,11 +52,11 @@ DEEP_SEA, DEEPER_SEA = (
 )
 WORLDS = {
     "lock, H = 6": LOCK,
-    "the same, one lane opens with probability 0.001": RARE,
-    "the same with 20 distractors": NOISY,
-    "the same with 17 exogenous coordinates": EXOGENOUS,
-    "the same, 6 modes a state": MODES,
-    "the same, images of moving shapes": SHAPES,
+    "one lane opens with probability 0.001": RARE,
+    "20 distractors": NOISY,
+    "17 exogenous coordinates": EXOGENOUS,
+    "6 modes a state": MODES,
+    "images of moving shapes": SHAPES,
     "one good lane, 8 distractors": ONE_LANE,
     "4 actions, H = 5, lanes mix unevenly": UNEVEN,
     "4 actions, H = 3": SHORT,
@@ -67,7 +67,7 @@ WORLDS = {
     "deep sea of size 20": DEEPER_SEA,
     "finite lock, H = 3": FINITE,
 }
-"""The small worlds in words."""
+"""The small worlds in words: the sparse lock with H = 6, unless they say otherwise."""
 HOMES: tuple[tuple[str, str, int, World], ...] = (
     ("efficient", "default", 10_000, LOCK),
     ("briee", "practical", 3_000, LOCK),
@@ -159,7 +159,7 @@ def cell(rows: Table) -> str:
     solved = [int(row["episodes_to_solve"]) for row in rows if row["solved"] == "True"]
     share = median(float(row["final_return"]) / float(row["optimal_return"]) for row in rows)
     text = f"{median(solved):,.0f}" if solved else f"({share:.2f})"
-    counted = f"{len(solved)} of {len(rows)}" if solved else f"{len(rows)} seeds"
+    counted = f"{len(solved)} of {len(rows)}" if solved else f"{len(rows)} seed{'s' * (len(rows) > 1)}"
     return text if len(rows) == len(SEEDS) and len(solved) in (0, len(rows)) else f"{text}, {counted}"
 
 
