@@ -17,6 +17,7 @@ from briee.cli.main import main
 from briee.envs.lock import CombinationLock
 from briee.envs.registry import make
 from briee.rollout.samplers import ScanSampler
+from briee.training.directory import read_table
 from held_out_rewards import TrueLatentReward, held_out_rewards, judge
 
 H, A = 4, 5
@@ -109,3 +110,19 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
         assert said["training_episodes"] == 80
     assert main(["plan", "run", "--reward", "mine.py:second", "--bonus"]) == 2
     assert "without a bonus" in capsys.readouterr().err
+
+
+RESULTS = Path(__file__).parents[3] / "results" / "reward_free"
+
+
+@pytest.mark.parametrize("seed", ["1", "12"])
+def test_the_committed_outcomes_on_the_lock_of_horizon_25(seed):
+    rows = [row for row in read_table(RESULTS / "held_out_general.csv") if row["seed"] == seed]
+    by_episodes = {n: [row for row in rows if row["episodes"] == n] for n in ("500", "1000", "1500")}
+    assert [len(own) for own in by_episodes.values()] == [61, 61, 61]
+    worst = {n: min(float(row["ratio"]) for row in own) for n, own in by_episodes.items()}
+    assert worst["500"] < 0.1
+    assert min(worst["1000"], worst["1500"]) >= 0.9995, "1.000 on the page"
+    assert sum(float(row["ratio"]) < 0.98 for row in by_episodes["500"]) == 11
+    for own in by_episodes.values():
+        assert max(float(row["plan_seconds"]) for row in own[1:]) < 0.07

@@ -80,10 +80,11 @@ def _attend(job: Job, out: Path, stop: threading.Event) -> Outcome:
             cwd=job.cwd,
             start_new_session=True,  # Ctrl-C reaches the launcher, and it stops the child
         )
+        over = threading.Thread(target=child.wait, daemon=True)  # `wait` with a time-out would be busy
+        over.start()
         try:
-            while child.poll() is None and not stop.is_set():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(POLL_SECONDS)
+            while over.is_alive() and not stop.is_set():
+                over.join(POLL_SECONDS)
         finally:
             code = _stop(child)
     if code == 0:
