@@ -1,6 +1,8 @@
-"""Cost of one update of Algorithm 1 against the horizon, and memory at H = 100 with full buffers.
+"""Cost of one update of Algorithm 1 against the horizon, and memory at H = 100 with full buffers; or of an
+update of several algorithms against horizon, dimension and number of latent states.
 
     python benchmarks/scaling.py results/core/scaling.csv
+    python benchmarks/scaling.py results/core/updates.csv --updates
 
 CPU seconds of a second update (nothing is compiled), every level playing the same number of rounds; the
 last row fills the buffers of H = 100 with 10,000 transitions per level. Each horizon runs in its own process.
@@ -53,6 +55,56 @@ def measure(horizon: int, warmup: int) -> list[str]:
     return [str(horizon), str(rows), *(f"{s:.2f}" for s in (*seconds, seconds[1] / horizon)), f"{peak:.2f}"]
 
 
+WORLDS = {
+    "h6": ("lock", 6, {}, 3),
+    "h25": ("lock", 25, {}, 3),
+    "h100": ("lock", 100, {}, 3),
+    "d256": ("lock", 6, {"distractors": 240}, 3),
+    "k12": ("random-block", 10, {"num_latents": 12}, 12),
+    "k32": ("random-block", 10, {"num_latents": 32}, 32),
+}
+"""Name, horizon, arguments and latent states a level."""
+ALGORITHMS = {"general": tuple(WORLDS), "efficient": tuple(WORLDS), "briee": ("h6", "h25")}
+"""The worlds of each; Algorithm 1 takes many seconds in the others."""
+UPDATES, SKIPPED = 15, 5
+
+
+def measure_updates(algo: str, world: str) -> list[str]:
+    """One row of the table of updates: the mean of ten, evaluations included, compilation not."""
+    import numpy as np
+
+    from briee import Agent
+    from briee.rollout.samplers import adapt
+
+    env, horizon, arguments, latents = WORLDS[world]
+    told = {} if algo == "general" else {"num_latents": latents}
+    agent = Agent(adapt(env, horizon, arguments), algo=algo, seed=1, **told)
+    times: list[float] = []
+    agent.learn(
+        iterations=UPDATES,
+        until_solved=False,
+        progress=False,
+        callbacks=lambda row: times.append(time.process_time()),
+    )
+    shape = agent.algorithm.sampler.observation_shape
+    seconds = (times[-1] - times[SKIPPED - 1]) / (UPDATES - SKIPPED)
+    sizes = (horizon, int(np.prod(shape)), latents, agent.episodes // UPDATES)
+    return [f"{algo}-{world}", *map(str, sizes), f"{seconds:.3f}"]
+
+
+def write_updates(path: str) -> None:
+    """Measure every algorithm in every world, and write the table."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("setting", "horizon", "dimension", "num_latents", "episodes", "cpu_seconds"))
+        for algo, worlds in ALGORITHMS.items():
+            for world in worlds:
+                command = [sys.executable, __file__, "--update", algo, world]
+                row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                table.writerow(row)
+                print(*row, flush=True)
+
+
 def main(path: str) -> None:
     """Measure every horizon and write the table."""
     with open(path, "w", newline="") as file:
@@ -69,5 +121,9 @@ if __name__ == "__main__":
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     if sys.argv[1:2] == ["--one"]:
         print(*measure(int(sys.argv[2]), int(sys.argv[3])))
+    elif sys.argv[1:2] == ["--update"]:
+        print(*measure_updates(*sys.argv[2:]))
+    elif sys.argv[2:] == ["--updates"]:
+        write_updates(sys.argv[1])
     else:
         main(sys.argv[1] if len(sys.argv) > 1 else "scaling.csv")

@@ -1,12 +1,17 @@
 """Build the documentation site from docs/, which also reads well in the repository: `make docs`.
 
-    python docs/site.py
+    python docs/site.py             build it
+    python docs/site.py notebooks   run the notebooks and keep what they print and draw
 
 Pages link to files of the repository, `../results/fig1b/runs.csv` say. The site is self-contained, so such a
 file goes with it: source code as a page with colours, notebooks as pages, everything else as it is. This
 program checks the files that links and images name, Zensical the headings.
 """
 
+import ast
+import base64
+import contextlib
+import io
 import json
 import posixpath
 import re
@@ -60,6 +65,8 @@ def staged_name(source: Path) -> str:
 
 def moved(target: str, source: Path, page: str) -> str:
     """The link to `target` from the staged `page`; the file goes with it if it is not in docs/."""
+    if source.suffix == ".ipynb" and (STAGED / posixpath.dirname(page) / target).is_file():
+        return target  # drawn by a cell, and written beside the page
     path = Path(posixpath.normpath(source.parent / target))
     if not path.exists() or not path.is_relative_to(ROOT):
         raise ValueError(f"{source.relative_to(ROOT)} links to {target}, which does not exist")
@@ -98,8 +105,6 @@ def notebook_page(path: Path) -> str:
 
 def shown(output: dict[str, Any], image: Path) -> list[str]:
     """One output of a cell as Markdown."""
-    import base64
-
     data = output.get("data", {})
     if "image/png" in data:
         image.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +112,44 @@ def shown(output: dict[str, Any], image: Path) -> list[str]:
         return [f"![{''.join(data.get('text/plain', 'figure'))}]({image.name})"]
     text = "".join(output.get("text", data.get("text/plain", "")))
     return [f"```text\n{text.rstrip()}\n```"] if text else []
+
+
+def run_notebook(path: Path) -> dict[str, Any]:
+    """The notebook, with the outputs that its cells have in a new namespace."""
+    notebook, names = json.loads(path.read_text()), {"__name__": "__main__"}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = executed("".join(cell["source"]), names, path.name)
+    return notebook
+
+
+def executed(source: str, names: dict[str, Any], place: str) -> list[dict[str, Any]]:
+    """What a cell prints, and the value of its last line."""
+    tree, value = ast.parse(source), None
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(tree, place, "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), place, "eval"), names)
+    text = said.getvalue().splitlines(True)
+    outputs: list[dict[str, Any]] = []
+    if text:
+        outputs.append({"name": "stdout", "output_type": "stream", "text": text})
+    if value is not None:
+        data = {"text/plain": [repr(value)]}
+        if hasattr(value, "savefig"):
+            value.savefig(image := io.BytesIO(), dpi=70)
+            data = {"image/png": base64.b64encode(image.getvalue()).decode(), "text/plain": ["figure"]}
+        outputs.append({"data": data, "metadata": {}, "output_type": "display_data"})
+    return outputs
+
+
+def keep_notebooks() -> int:
+    """Run all notebooks and write them; returns the exit code."""
+    for path in sorted((DOCS / "notebooks").glob("*.ipynb")):
+        path.write_text(json.dumps(run_notebook(path), indent=1, ensure_ascii=False) + "\n")
+        print(path.relative_to(ROOT))
+    return 0
 
 
 def in_navigation(entries: list[Any]) -> list[str]:
@@ -136,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep_notebooks() if sys.argv[1:] == ["notebooks"] else main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -18,7 +18,7 @@ from briee import envs
 from briee.agent.agent import Agent
 from briee.algorithms.registry import ALGORITHMS
 from briee.cli import COMMANDS
-from briee.cli.main import parse, split_options
+from briee.cli.main import main, parse, split_options
 from briee.cli.train import parse_train
 from briee.training.directory import read_table
 from reads import Place, method, references
@@ -26,8 +26,10 @@ from small_runs import tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN_ALONE = {"environments.md"}
-"""Each block of it runs in a namespace of its own."""
+TUTORIAL = ROOT / "docs" / "own_environment.md"
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+RUN_ALONE = {"environments.md", TUTORIAL.name}
+"""Each block of the first runs in a namespace of its own; the tutorial has a test of its own."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -96,6 +98,9 @@ def test_commands_are_understood(line, tmp_path, monkeypatch):
     if command == "train":
         monkeypatch.chdir(tmp_path)
         Path("corridor.py").write_text(examples(ROOT / "docs" / "environments.md")[1])
+        for text in examples(TUTORIAL):
+            if file := re.match(r"# (\w+\.py)\n", text):
+                Path(file[1]).write_text(text)
         for name, package in (("MiniGrid", "minigrid"), ("bsuite", "bsuite")):
             if name in line:
                 pytest.importorskip(package)
@@ -106,6 +111,61 @@ def test_commands_are_understood(line, tmp_path, monkeypatch):
         argv, _ = split_options(argv, "--env.")
         argv, _ = split_options(argv, "--rich.")
     parse(getattr(module, f"{command.title()}Args"), argv, f"briee {command}")
+
+
+def follow_tutorial(monkeypatch, tmp_path, commands_too: bool) -> dict[str, Any]:
+    """Save the files, run the examples in order, and the commands unless the tutorial is made short."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {}
+    for language, text in blocks(TUTORIAL):
+        if file := re.match(r"# (\w+\.py)\n", text):
+            Path(file[1]).write_text(text)
+        elif language == "python":
+            exec(compile(text, TUTORIAL.name, "exec"), names)
+        elif commands_too:
+            for line in re.findall(r"^\$ briee (.*)", text, flags=re.M):
+                assert main(shlex.split(line)) == 0
+    return names
+
+
+def test_the_code_of_the_tutorial_runs(monkeypatch, tmp_path, capsys):
+    """Learning is made short: what is tried is that every line works."""
+    learn = Agent.learn
+    monkeypatch.setattr(Agent, "learn", lambda self, **_: learn(self, iterations=1, progress=False))
+    assert follow_tutorial(monkeypatch, tmp_path, False)["agent"].iterations == 1
+    assert {path.name for path in tmp_path.iterdir()} >= {"grid.py", "picture.py", "grid.briee", "map.png"}
+    assert "mean return" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_tutorial_solves_both_worlds(monkeypatch, tmp_path, capsys):
+    """Word by word, commands included."""
+    assert follow_tutorial(monkeypatch, tmp_path, True)["agent"].solved
+    said = capsys.readouterr().out
+    assert said.count("solved after ") == 3  # two runs, and the agent
+    assert "mean return 1.0000" in said
+    assert (tmp_path / "both.html").stat().st_size > 1e6
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path, monkeypatch, tmp_path):
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "docs" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    site = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(site)
+    monkeypatch.chdir(tmp_path)
+    kept, now = json.loads(path.read_text()), site.run_notebook(path)
+    kinds = lambda book: [  # noqa: E731
+        [(output["output_type"], *output.get("data", ())) for output in cell["outputs"]]
+        for cell in book["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert kinds(now) == kinds(kept), "make them anew with `python docs/site.py notebooks`"
+    last = "".join(now["cells"][-2]["outputs"][-1]["text"])
+    assert re.search(r"solved True|\d+ updates, \d+ episodes>", last)
+    assert os.listdir(tmp_path) == []
 
 
 def columns_of(module: str, name: str) -> set[str]:

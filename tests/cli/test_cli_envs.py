@@ -275,3 +275,32 @@ def test_a_module_of_the_user_is_found_in_the_working_folder(tmp_path):
     (tmp_path / "walk_module.py").write_text(CORRIDOR + register)
     args, _ = parse_train(["walk_module:Corridor-v0"])
     assert args.horizon == 9
+
+
+OF_OTHERS = (
+    "FrozenLake-v1 --horizon 12 --rich hadamard --env.is_slippery False",
+    "FrozenLake-v1 --horizon 20",
+    "CliffWalking-v1 --horizon 20",
+    "Taxi-v4 --horizon 20",
+    "CartPole-v1 --horizon 20",
+    "bsuite/deep_sea-v0 --env.size 10 --rich noise",
+    "MiniGrid-Empty-5x5-v0 --horizon 10",
+    "MiniGrid-DoorKey-5x5-v0 --horizon 20",
+    "corridor.py:Corridor --horizon 6",
+)
+"""Environments of other projects on the pages, with nothing else set."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("request_", OF_OTHERS)
+def test_with_default_settings_it_is_solved_or_the_last_lines_say_what_to_try(capsys, request_):
+    if request_.split()[0] not in gym.registry and "corridor" not in request_:
+        pytest.importorskip("bsuite" if "bsuite" in request_ else "minigrid")
+    assert main(["train", *shlex.split(request_), "--episodes", "600", "--run-dir", "run"]) == 0
+    *_, why, command = capsys.readouterr().out.splitlines()
+    solved = json.loads(Path("run/summary.json").read_text())["solved"]
+    if solved or command.startswith("no target known: "):
+        return
+    assert why.startswith("why: ")
+    assert command.startswith("try: briee train ")
+    parse_train(shlex.split(command)[3:])

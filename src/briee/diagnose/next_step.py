@@ -14,6 +14,8 @@ from briee.rollout.samplers import ScanSampler
 
 FEWEST_EPISODES = 100
 """After fewer training episodes nothing is measured: the budget is the cause."""
+PLAYED = 200
+"""Evaluation episodes that a run with random returns should have."""
 
 
 class Step(NamedTuple):
@@ -94,4 +96,8 @@ def _random_returns(algorithm: Algorithm[S], state: S, target: float | None, key
         f"returns of one policy vary, {mean:.3g} with a standard deviation of {spread:.2g}, and an episode"
     )
     cause += " that falls short breaks the row: if even an optimal policy sometimes fails, allow a tolerance"
-    return [Step(cause, ("--evaluation.tolerance", f"{max(0.05 * abs(target), 0.01):.2g}"))]
+    tolerance = 0.05 * abs(target) + 2 * spread / np.sqrt(
+        PLAYED
+    )  # what the mean of a good policy keeps within
+    options = ("--evaluation.tolerance", f"{tolerance:.2g}", "--evaluation.episodes", str(PLAYED))
+    return [Step(cause, options)]
