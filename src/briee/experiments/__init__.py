@@ -13,5 +13,6 @@ FIGURES = {
     "ablation-efficient": "ablations:EFFICIENT",
     "ablation-protocol": "ablations:PROTOCOL",
     "rivals": "rivals:RIVALS",
+    "worlds": "worlds:WORLDS_FIGURE",
 }
 """Where the experiment of a name is: module and variable."""

@@ -57,7 +57,8 @@ def reproduce(
     settings = select(all_settings, only)
     if workers < 1:
         raise RunError(f"workers must be >= 1, got {workers}")
-    folder = root / (f"{name}-smoke" if smoke else name)
+    own = experiment.folder or name
+    folder = root / (f"{own}-smoke" if smoke else own)
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
     if not plot_only:

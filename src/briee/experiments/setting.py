@@ -36,7 +36,9 @@ class Setting:
     arguments: tuple[tuple[str, Any], ...] = ()
     """Arguments of the environment."""
     instance: str = "instance_seed"
-    """The argument of the environment that the seed is given to."""
+    """The argument of the environment that the seed is given to; empty: none."""
+    rich: str = ""
+    """The emission of rich observations; empty: the environment's own observations."""
 
     @property
     def label(self) -> str:
@@ -47,13 +49,23 @@ class Setting:
     @property
     def world(self) -> str:
         """The environment, its horizon and its arguments."""
-        return ", ".join((self.env, f"H = {self.horizon}", *(f"{name} = {v}" for name, v in self.arguments)))
+        rich = (("rich", self.rich),) if self.rich else ()
+        arguments = (f"{name} = {v}" for name, v in (*self.arguments, *rich))
+        return ", ".join((self.env, f"H = {self.horizon}", *arguments))
 
     @property
     def name(self) -> str:
         """Name of the run's directory."""
         arguments = (f"{name}{value}" for name, value in self.arguments)
-        parts = (self.env, f"h{self.horizon}", *arguments, self.label.replace("=", ""), f"s{self.seed}")
+        rich = filter(None, [self.rich])
+        parts = (
+            self.env,
+            f"h{self.horizon}",
+            *arguments,
+            *rich,
+            self.label.replace("=", ""),
+            f"s{self.seed}",
+        )
         return re.sub(r"[:/ _-]+", "-", "-".join(parts))
 
     def spec(self) -> RunSpec:
@@ -62,7 +74,9 @@ class Setting:
         for name, value in self.changes:
             config = changed(config, name, value)
         about = (self.env, self.algorithm, self.preset, self.horizon, self.seed, self.episodes)
-        return RunSpec(*about, config, {self.instance: self.seed, **dict(self.arguments)})
+        instance = {self.instance: self.seed} if self.instance else {}
+        rich = {"instance_seed": self.seed, "emission": self.rich} if self.rich else {}
+        return RunSpec(*about, config, {**instance, **dict(self.arguments)}, rich)
 
 
 def for_seeds(seeds: Sequence[int], *args: Any, **kwargs: Any) -> tuple[Setting, ...]:
@@ -77,6 +91,7 @@ def sweep_file(settings: Sequence[Setting]) -> str:
         fields = {"env": setting.env, "horizon": setting.horizon, "algo": setting.algorithm}
         fields |= {"preset": setting.preset, "episodes": setting.episodes}
         fields |= {f"env.{name}": value for name, value in setting.arguments}
+        fields |= {"rich": setting.rich} if setting.rich else {}
         fields |= {name: [value] if isinstance(value, tuple) else value for name, value in setting.changes}
         fields = {name: "None" if value is None else value for name, value in fields.items()}
         lines = [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in fields.items()]
@@ -93,10 +108,16 @@ class Experiment(NamedTuple):
     """All runs, in the order in which they start."""
     plot: Callable[[Table, Table, Path, str], None]
     """Draws runs.csv and curves.csv.gz into a file, with a caption."""
+    folder: str = ""
+    """Name of its folder, if that is not the experiment's."""
+    quick: tuple[Setting, ...] = ()
+    """Runs of seconds, if they are not the usual ones."""
 
     @property
     def smoke(self) -> tuple[Setting, ...]:
         """One run of seconds for each algorithm and preset, to see that everything works."""
+        if self.quick:
+            return self.quick
         pairs = dict.fromkeys((setting.algorithm, setting.preset) for setting in self.settings)
         sizes = {algorithm: SMALL[algorithm] for algorithm, _ in pairs}
         worlds = {"olive": "finite-lock"}  # it enumerates functions of finitely many observations

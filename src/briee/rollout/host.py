@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-import equinox as eqx
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from briee.envs.adapters.episodic import EpisodicVector, episodic
 from briee.envs.block import knowledge_of
 from briee.envs.gym_shells import PureVectorEnv
 from briee.protocols import Environment, HasHostForm, HostPolicy, Knowledge, Policy
+from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import choose_action, episode_keys
 from briee.rollout.trajectories import Trajectories
 
@@ -82,9 +82,8 @@ class HostSampler:
             reward=np.zeros((episodes, H), np.float32),
             latent=np.full((episodes, H + 1), -1, np.int32),
         )
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
-        hosted = policy.on_host(rng) if isinstance(policy, HasHostForm) else None
-        act = _actor(policy, self.num_actions)
+        hosted = isinstance(policy, HasHostForm)
+        ask = self._hosted(policy, key) if isinstance(policy, HasHostForm) else self._compiled(policy)
         for first in range(0, episodes, n):
             # In a short last batch, the surplus environments repeat an episode, which is dropped.
             rows = np.minimum(np.arange(first, first + n), episodes - 1)
@@ -92,14 +91,10 @@ class HostSampler:
             last = np.full(n, H) if whole else np.minimum(deviates[rows] + 2, H)
             end = np.where(np.arange(n) < kept.stop - first, last, 0)
             start = self._reset(env_keys[rows], seeds[rows], kept.stop - first)
-            if hosted is None:
-                asked = rows[: self._asked(kept.stop - first)]
-                own = None if deviation is None else deviates[asked]
-                choose = functools.partial(act, key_data=policy_keys[asked], deviation=own)
-            else:
-                choose = _with_deviations(hosted, deviates[rows[: kept.stop - first]], self.num_actions, rng)
-            self._batch(data, kept, start, choose, end, hosted is not None)
-        return Trajectories(**{name: jnp.asarray(value) for name, value in vars(data).items()})
+            asked = rows[: kept.stop - first if hosted else self._asked(kept.stop - first)]
+            choose = ask(policy_keys[asked], None if deviation is None else deviates[asked])
+            self._batch(data, kept, start, choose, end, hosted)
+        return Trajectories(**jax.device_put(vars(data)))
 
     def _batch(
         self, data: SimpleNamespace, rows: slice, start, choose, end: np.ndarray, hosted: bool
@@ -108,17 +103,45 @@ class HostSampler:
         (observation, info), kept = start, rows.stop - rows.start
         drop = self.env.drop if isinstance(self.env, EpisodicVector) else lambda episodes: None
         asked = kept if hosted else self._asked(kept)
-        action = np.zeros(len(end), np.int32)
+        action, first_end = np.zeros(len(end), np.int32), int(end.min())
         data.observation[rows, 0], data.latent[rows, 0] = observation[:kept], _latent(info, kept)
         for level in range(end.max()):
-            drop(end <= level)
+            if level >= first_end:
+                drop(end <= level)
             chosen = choose(level if hosted else np.int32(level), observation[:asked])
             action[: len(chosen)] = chosen
             observation, reward, _, _, info = self.env.step(action)
             data.action[rows, level] = action[:kept]
             data.reward[rows, level] = reward[:kept]
             data.observation[rows, level + 1] = observation[:kept]
-            data.latent[rows, level + 1] = _latent(info, kept)
+            if "latent" in info:
+                data.latent[rows, level + 1] = _latent(info, kept)
+
+    def _compiled(self, policy: Policy):
+        """(keys, deviations) -> (level, observations) -> actions, by a jitted function."""
+        H, A = self.horizon, self.num_actions
+        if isinstance(policy, UniformPolicy):
+
+            def drawn(keys, deviation):
+                actions = np.asarray(_uniform_actions(A, H, keys, deviation))
+                return lambda level, observation: actions[level]
+
+            return drawn
+        act = _actor(policy, A)
+        return lambda keys, deviation: functools.partial(act, key_data=keys, deviation=deviation)
+
+    def _hosted(self, policy: HasHostForm, key: PRNGKeyArray):
+        """(keys, deviations) -> (level, observations) -> actions, by the policy's form in NumPy.
+
+        All batches of a rollout share one form, which may learn from one to the next.
+        """
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+        form = policy.on_host(rng)
+
+        def asked(keys, deviation):
+            return form if deviation is None else _with_deviations(form, deviation, self.num_actions, rng)
+
+        return asked
 
     def _asked(self, kept: int) -> int:
         """Batch size of policy queries: a power of two, so that few batch sizes are compiled."""
@@ -126,14 +149,13 @@ class HostSampler:
 
     def _reset(self, keys, seeds: np.ndarray, kept: int):
         """Start the episodes of these keys and seeds, of which the first `kept` are used."""
-        env: Any = self.env
-        base = env.unwrapped
+        base = self.env.unwrapped
         if isinstance(self.env, EpisodicVector) and self.env.steps_copies:
-            return env.reset(seed=seeds[:kept].tolist())
+            return self.env.start(seeds[:kept].tolist())
         if isinstance(base, PureVectorEnv):
             return self.env.reset(options={"keys": jax.random.wrap_key_data(keys)})
         if isinstance(base, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
-            return self.env.reset(seed=[int(seed) for seed in seeds])
+            return cast(Any, self.env).reset(seed=[int(seed) for seed in seeds])
         return self.env.reset(seed=int(seeds[0]))  # other vector environments take one seed
 
     def close(self) -> None:
@@ -156,7 +178,7 @@ def _with_deviations(
     return choose
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnums=1)
 def _keys(key, episodes: int):
     """Per episode: environment and policy key data, equal to the compiled sampler's, and a seed."""
     env_keys, policy_keys = episode_keys(key, jnp.arange(episodes))
@@ -181,6 +203,15 @@ def _actions(static, num_actions: int, arrays, level, observation, key_data, dev
     policy, keys = jax.tree.unflatten(treedef, leaves), jax.random.wrap_key_data(key_data)
     choose = jax.vmap(choose_action, (None, None, None, 0, 0, None if deviation is None else 0))
     return choose(policy, num_actions, level, observation, keys, deviation)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _uniform_actions(num_actions: int, horizon: int, key_data, deviation):
+    """The uniform policy's actions at all levels at once, because they do not depend on observations."""
+    policy, keys = UniformPolicy(num_actions), jax.random.wrap_key_data(key_data)
+    choose = jax.vmap(choose_action, (None, None, None, None, 0, None if deviation is None else 0))
+    levels = jnp.arange(horizon)
+    return jax.vmap(lambda level: choose(policy, num_actions, level, None, keys, deviation))(levels)
 
 
 def _latent(info: dict[str, Any], kept: int) -> np.ndarray:

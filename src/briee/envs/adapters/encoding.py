@@ -31,6 +31,7 @@ class ObservationEncoder:
         self.image_scale = float(image_scale)
         self.source = space
         self.parts = _parts(space, (keys,) if isinstance(keys, str) else keys)
+        self.may_be_infinite = any(part.dtype is None or part.dtype.kind == "f" for _, part in self.parts)
         self.is_image = len(self.parts) == 1 and _is_image(self.parts[0][1])
         low, high = zip(*(self._bounds(part) for _, part in self.parts), strict=True)
         if self.is_image:
@@ -67,10 +68,12 @@ class ObservationEncoder:
         if self.is_image:
             result = encoded[0]
         else:
-            result = np.concatenate(
-                [x.reshape(n, -1) for x in encoded] + [np.zeros((n, 1), np.float32)], axis=1
-            )
-        if not np.isfinite(result).all():
+            result = np.zeros((n, self.space.shape[0]), np.float32)
+            end = 0
+            for x in encoded:
+                start, end = end, end + x.size // n
+                result[:, start:end] = x.reshape(n, -1)
+        if self.may_be_infinite and not np.isfinite(result).all():
             kind = "NaN" if np.isnan(result).any() else "infinite"
             index = np.flatnonzero(~np.isfinite(result.reshape(n, -1)).all(axis=1))
             raise ValueError(

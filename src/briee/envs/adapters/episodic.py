@@ -21,6 +21,7 @@ from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceErr
 from briee.envs.adapters.third_party import environment_name, own_horizon, own_optimum
 
 NUMBERS = (int, float, np.generic)
+_NOTHING: dict[str, Any] = {}
 
 
 class EnvironmentStepError(RuntimeError):
@@ -127,14 +128,19 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self.info_keys: Sequence[str] | None = None
         """Keys of the copies' infos that are merged; None for all."""
         self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
+        self._steps = [copy.step for copy in self._copies or ()]
         self._seen: list[Any] = []
 
     @property
     def steps_copies(self) -> bool:
-        """Whether the copies are stepped one by one; then a shorter list of seeds starts only so many."""
+        """Whether the copies are stepped one by one."""
         return self._copies is not None
 
-    def reset(self, *, seed=None, options: dict[str, Any] | None = None):
+    def start(self, seeds: list[int]):
+        """As `reset`, with a seed for each of the first copies; the others stay ended."""
+        return self.reset(seed=seeds)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None):
         """Start all episodes; one seed or a list of seeds is passed to the vector environment."""
         n = self.num_envs
         self._level, self._over = 0, np.zeros(n, bool)
@@ -161,8 +167,10 @@ class EpisodicVector(gym.vector.VectorWrapper):
         with _blame(self.name, f"step {self._level}", self.num_envs) as blame:
             advance = self._step_vector if self._copies is None else self._step_copies
             encoded, reward, terminated, truncated, info = advance(actions, blame)
-            encoded[self._over] = self.encoder.absorbing
-            reward = np.where(self._over, 0.0, reward).astype(np.float32)
+            reward = np.asarray(reward, np.float32)
+            if self._over.any():
+                encoded[self._over] = self.encoder.absorbing
+                reward = np.where(self._over, np.float32(0.0), reward)
             if not np.isfinite(reward).all():
                 blame.copy = int(np.flatnonzero(~np.isfinite(reward))[0])
                 _reward(reward[blame.copy])
@@ -191,21 +199,26 @@ class EpisodicVector(gym.vector.VectorWrapper):
 
         Gymnasium's own loop resets ended copies, copies every observation, and does not name a failing copy.
         """
-        n, over = self.num_envs, self._over.tolist()
-        reward, ended, infos = np.zeros(n), np.zeros((2, n), bool), [{}] * n
-        for index, (env, action) in enumerate(
-            zip(self._copies or (), np.asarray(actions).tolist(), strict=True)
-        ):
+        n, over, seen = self.num_envs, self._over.tolist(), self._seen
+        rewards: list[Any] = [0.0] * n
+        ended, infos = [], [_NOTHING] * n
+        for index, action in enumerate(np.asarray(actions).tolist()):
             if over[index]:
                 continue
             blame.copy = index
-            told = env.step(action)
-            self._seen[index], own, terminated, truncated, infos[index] = _five(told)
-            reward[index] = own if type(own) in (float, int) else _reward(own)
+            told = self._steps[index](action)
+            if type(told) is not tuple or len(told) != 5 or type(told[4]) is not dict:
+                told = _five(told)
+            seen[index], own, terminated, truncated, infos[index] = told
+            rewards[index] = own if type(own) in (float, int) else _reward(own)
             if terminated or truncated:
-                ended[:, index] = terminated, truncated
+                ended.append((index, terminated, truncated))
         blame.copy = None
-        return self.encoder(self._stack(self._seen), n), reward, *ended, merge_infos(infos, self.info_keys)
+        flags = np.zeros((2, n), bool)
+        for index, terminated, truncated in ended:
+            flags[:, index] = terminated, truncated
+        merged = merge_infos(infos, self.info_keys)
+        return self.encoder(self._stack(seen), n), np.array(rewards), *flags, merged
 
     def _stack(self, observations: list[Any]) -> Any:
         """Stack the copies' observations as in the vector's batched space."""
@@ -258,6 +271,8 @@ class _blame:
 def merge_infos(infos: Sequence[dict[str, Any]], only: Sequence[str] | None = None) -> dict[str, Any]:
     """Merge infos as Gymnasium's vectors do: for each key an array of values, and its mask under `_key`."""
     merged: dict[str, Any] = {}
+    if only is not None and not any(key in info for info in infos for key in only):
+        return merged
     for key in dict.fromkeys(key for info in infos for key in info) if only is None else only:
         told = [info[key] for info in infos if key in info]
         if not told:
