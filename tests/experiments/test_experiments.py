@@ -31,7 +31,8 @@ def test_every_run_has_a_configuration_and_a_directory_of_its_own(name):
             assert "," not in setting.variant, "--only could not name it"
             spec = setting.spec()
             assert spec.episodes == setting.episodes
-            assert spec.env_arguments == {setting.instance: setting.seed, **dict(setting.arguments)}
+            instance = {setting.instance: setting.seed} if setting.instance else {}
+            assert spec.env_arguments == {**instance, **dict(setting.arguments)}
 
 
 @pytest.mark.parametrize("name", ["fig1b", "fig2b", "fig2c", "decoder", "ablation", "rivals"])
