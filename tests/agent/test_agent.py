@@ -106,6 +106,7 @@ def test_the_exploring_policy_draws_anew_at_each_call():
 
 
 def test_an_agent_draws_and_reports_what_it_learned(learned, tmp_path):
+    assert learned.plot()._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     drawn = learned.plot().axes[0].lines[0]
     np.testing.assert_array_equal(drawn.get_xdata(), [40, 80])
     np.testing.assert_array_equal(drawn.get_ydata(), [row["eval_return"] for row in learned.history])

@@ -1,5 +1,6 @@
 """Figures as PNG and PDF files, drawn by matplotlib."""
 
+import io
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,14 @@ def draw(figure: Figure) -> Any:
 def _blank(figure: Figure, width: float, height: float) -> Any:
     from matplotlib.figure import Figure as Drawing
 
-    drawing = Drawing(figsize=(width, height), layout="constrained")
+    class Shown(Drawing):
+        """A figure without pyplot, which a notebook still shows."""
+
+        def _repr_png_(self) -> bytes:
+            self.savefig(image := io.BytesIO(), format="png", dpi=80)
+            return image.getvalue()
+
+    drawing = Shown(figsize=(width, height), layout="constrained")
     drawing.suptitle(figure.title, fontsize=11)
     return drawing
 
