@@ -25,20 +25,22 @@ from briee.experiments.tables import Row
 from queries import (
     HORIZONS,
     STATISTICS,
+    authors_numbers,
     count,
     each,
     finished,
     late_returns,
     line,
+    measured_lines,
     number,
     outcome,
+    rivals,
     runs,
     shares,
     solved,
     span,
     table,
 )
-from rival_tables import authors_numbers, measured_lines, rivals
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -1,6 +1,6 @@
 """The lemmas in figures: `python benchmarks/theory_report.py` runs small block MDPs.
 
-Each table is a function that returns rows; each figure reads a table from its CSV alone.
+Each table is a function that returns rows; the figure is drawn from tables.json alone.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from briee.algorithms.theory.config import TheoryPreset
 from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.oracle import mixture, random_class, value_iteration, values
 from briee.envs.finite_block import BlockMDP, lock_block_mdp, random_block_mdp
-from briee.training.directory import close_manifest, make_manifest, read_table, write_table
+from briee.training.directory import close_manifest, make_manifest, write_table
 from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 Rows = list[dict[str, Any]]
@@ -174,18 +174,27 @@ TABLES: dict[str, Callable[[int], Rows]] = {
 
 
 def write_rounded(path: Path, rows: Rows) -> None:
-    """Write a table with six significant digits."""
+    """Write a table as CSV with six significant digits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     round_ = lambda value: f"{value:.6g}" if isinstance(value, float) else value  # noqa: E731
     write_table(path, [{name: round_(value) for name, value in row.items()} for row in rows])
 
 
-def read_columns(path: Path) -> Columns:
-    """The columns of a table, as numbers if they are; `constants` holds words."""
-    rows = read_table(path)
-    return {
-        name: np.array([r[name] for r in rows], str if name == "constants" else float) for name in rows[0]
-    }
+def write_tables(path: Path, tables: dict[str, Rows]) -> None:
+    """Write tables with six significant digits, a row a line; tables that are not given are kept."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    for name, rows in tables.items():
+        rounded = [[float(f"{v:.6g}") if isinstance(v, float) else v for v in row.values()] for row in rows]
+        stored[name] = [list(rows[0]), *rounded]
+    lines = (f"{json.dumps(n)}: [\n" + ",\n".join(map(json.dumps, t)) + "\n]" for n, t in stored.items())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_columns(path: Path, table: str) -> Columns:
+    """The columns of a table."""
+    names, *rows = json.loads(path.read_text())[table]
+    return {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def points(ax: Any, table: Columns, x: str, labels: Mapping[str, str], which: Any = slice(None)) -> None:
@@ -246,24 +255,29 @@ def draw_rare_states(table: Columns, ax: Any) -> None:
     ax.set(xlabel="probability of the rare state", ylabel="regret")
 
 
-IMAGES: dict[str, tuple[str, int, Callable[..., None]]] = {
-    "replearn": ("guarantees", 2, draw_replearn),
-    "optimism": ("guarantees", 1, draw_optimism),
-    "regret": ("regrets", 1, draw_regret),
-    "reward_free": ("reward_free", 1, draw_reward_free),
-    "rare_states": ("rare_states", 1, draw_rare_states),
-}
-"""The table, the number of panels and the drawing function of each image."""
+PANELS: tuple[tuple[str, str, int, Callable[..., None]], ...] = (
+    ("Lemma 1", "guarantees", 2, draw_replearn),
+    ("Lemma 2", "guarantees", 1, draw_optimism),
+    ("Theorem 3", "regrets", 1, draw_regret),
+    ("Theorem 2", "reward_free", 1, draw_reward_free),
+    ("rare states", "rare_states", 1, draw_rare_states),
+)
+"""What is shown, the table, the number of panels and the drawing function."""
 
 
-def draw_images(folder: Path) -> None:
-    """All images, from the tables in `folder`."""
+def draw_figure(folder: Path) -> None:
+    """All panels, (a) to (f), from the tables in `folder`."""
     from matplotlib.figure import Figure
 
-    for name, (table, panels, draw) in IMAGES.items():
-        figure = Figure(figsize=(4.6 * panels, 3.4), layout="constrained")
-        draw(read_columns(folder / f"{table}.csv"), *figure.subplots(1, panels, squeeze=False)[0])
-        figure.savefig(folder / f"{name}.png", dpi=110)
+    figure = Figure(figsize=(13.8, 7.2), layout="constrained")
+    axes = list(figure.subplots(2, 3).flat)
+    letters = iter("abcdef")
+    for title, table, panels, draw in PANELS:
+        own, axes = axes[:panels], axes[panels:]
+        draw(read_columns(folder / "tables.json", table), *own)
+        for ax in own:
+            ax.set_title(f"({next(letters)}) {title}{ax.get_title() and ', ' + ax.get_title()}")
+    figure.savefig(folder / "theory.png", dpi=110)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -275,11 +289,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/theory"))
     args = parser.parse_args(argv)
     manifest = make_manifest(f"{program} {shlex.join(sys.argv[1:] if argv is None else argv)}".strip())
-    for name, table in TABLES.items():
-        if name in args.only:
-            write_rounded(args.out / f"{name}.csv", table(args.seeds))
+    chosen = {name: table(args.seeds) for name, table in TABLES.items() if name in args.only}
+    write_tables(args.out / "tables.json", chosen)
     if "figures" in args.only:
-        draw_images(args.out)
+        draw_figure(args.out)
     (args.out / "manifest.json").write_text(json.dumps(close_manifest(manifest), indent=2) + "\n")
 
 

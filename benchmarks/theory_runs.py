@@ -9,9 +9,17 @@ from itertools import product
 
 import numpy as np
 
-from briee.algorithms.theory.discriminators import Discriminators, first_class, indicator, stack
 from briee.algorithms.theory.exploration import Data, ExactSetting, batch, collect, no_data, plan, represent
-from briee.algorithms.theory.oracle import RepLearnResult, deterministic, value_iteration, values
+from briee.algorithms.theory.oracle import (
+    Discriminators,
+    RepLearnResult,
+    deterministic,
+    first_class,
+    indicator,
+    stack,
+    value_iteration,
+    values,
+)
 from briee.envs.finite_block import BlockMDP
 
 

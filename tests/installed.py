@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
 SMOKE = (
     "test_package.py", "test_configuration.py", "numerics", "algorithms/paper/test_lsvi.py",
-    "algorithms/paper/test_buffers.py", "algorithms/efficient/test_cell_planning.py",
+    "algorithms/paper/test_lsvi.py", "algorithms/efficient/test_cell_planning.py",
     "algorithms/efficient/test_cell_planning.py", "rollout/test_rollout.py", "training/test_checkpoint.py",
     "training/test_run_lock.py", "envs/test_gym_shells.py",
 )  # fmt: skip

@@ -27,7 +27,7 @@ MODULES = {
     "numerics/linalg": ["numerics/test_linalg"],
     "algorithms/bonus": ["algorithms/paper/test_lsvi"],
     "algorithms/paper/lsvi": ["algorithms/paper/test_lsvi"],
-    "algorithms/paper/buffers": ["algorithms/paper/test_buffers"],
+    "algorithms/paper/buffers": ["algorithms/paper/test_lsvi"],
     "algorithms/paper/replearn": ["algorithms/paper/test_replearn"],
     "algorithms/efficient/strata": ["algorithms/efficient/test_cell_planning"],
     "algorithms/efficient/cell_planning": ["algorithms/efficient/test_cell_planning"],

@@ -20,8 +20,7 @@ from briee.diagnose.decoder_table import (
     match_states,
 )
 from briee.diagnose.environment_verdict import enough_latents, examine, level_facts, lines
-from briee.diagnose.merged_states import examine_decoders
-from briee.diagnose.next_step import next_steps
+from briee.diagnose.run_verdict import examine_decoders, next_steps
 from briee.diagnose.state_count import count_states
 from briee.envs.lock import CombinationLock
 from briee.protocols import Algorithm, Capabilities

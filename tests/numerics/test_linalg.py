@@ -1,4 +1,4 @@
-"""Ridge regression and elliptical norms against dense linear algebra."""
+"""Ridge regression and elliptical norms against dense linear algebra; L-BFGS."""
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from briee.numerics.linalg import (
     factorise,
     inverse_factor,
     log_determinant,
+    minimise,
     orthonormal,
     predict,
     ridge,
@@ -109,3 +110,21 @@ def test_the_top_subspace_is_that_of_the_largest_eigenvalues():
     values = np.concatenate([[9, 8, 5], np.linspace(2, 0, 27)])
     found = np.asarray(top_subspace(jnp.asarray((vectors * values) @ vectors.T, jnp.float32), 3))
     assert np.linalg.svd(found.T @ vectors[:, :3])[1].min() > 0.9999
+
+
+def test_lbfgs_finds_the_minimum_of_a_quadratic():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    Q, b = jnp.array(root @ root.T + np.eye(6), jnp.float32), jnp.array(rng.normal(size=6), jnp.float32)
+    x, value = jax.jit(lambda x: minimise(lambda x: 0.5 * x @ Q @ x - b @ x, x, 60))(jnp.zeros(6))
+    solution = np.linalg.solve(Q, b)
+    np.testing.assert_allclose(x, solution, atol=1e-2)
+    np.testing.assert_allclose(value, -0.5 * b @ solution, atol=1e-4)
+
+
+def test_lbfgs_follows_the_valley_of_rosenbrock_from_several_starts():
+    rosenbrock = lambda x: (1 - x[0]) ** 2 + 20 * (x[1] - x[0] ** 2) ** 2  # noqa: E731
+    starts = jnp.array([[-1.0, 1.0], [2.0, 0.0]])
+    ends, values = jax.jit(jax.vmap(lambda x: minimise(rosenbrock, x, 200)))(starts)
+    np.testing.assert_allclose(ends, 1.0, atol=0.05)
+    assert (values < 1e-3).all()

@@ -16,7 +16,7 @@ from briee.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from briee.agent.agent import Agent
-    from briee.diagnose.next_step import Step
+    from briee.diagnose.run_verdict import Step
     from briee.protocols import Algorithm
     from briee.training.spec import RunSpec
 
@@ -67,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
     agent = load_agent(run_dir) if of_run else None
     prepare_process()
     from briee.diagnose import environment_verdict as doctor
-    from briee.diagnose.merged_states import examine_decoders
+    from briee.diagnose.run_verdict import examine_decoders
     from briee.envs.adapters.episodic import EnvironmentStepError
     from briee.rollout.samplers import adapt
 
@@ -91,7 +91,7 @@ def run(argv: Sequence[str]) -> int:
 
 def say_what_next(algorithm: "Algorithm[Any]", spec: "RunSpec", run_dir: Path, argv: Sequence[str]) -> None:
     """Print why a run was not solved, as far as that can be measured, and one command to try."""
-    from briee.diagnose.next_step import next_steps
+    from briee.diagnose.run_verdict import next_steps
     from briee.training.checkpoint import Folder
     from briee.training.loop import target_of
     from briee.training.session import load_moment
@@ -108,7 +108,7 @@ def say_what_next(algorithm: "Algorithm[Any]", spec: "RunSpec", run_dir: Path, a
 
 def _say_what_to_try(agent: "Agent", run_dir: Path, seed: int) -> None:
     """What to try after a run that was not solved, best first."""
-    from briee.diagnose.next_step import next_steps
+    from briee.diagnose.run_verdict import next_steps
     from briee.training.directory import read_json
     from briee.training.loop import target_of
     from briee.training.spec import load_spec

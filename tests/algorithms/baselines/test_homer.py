@@ -13,9 +13,17 @@ from briee.agent.agent import Agent
 from briee.algorithms.baselines.fitting import Layers, regress
 from briee.algorithms.baselines.homer import Stored, abstraction, fitted_q_iteration
 from briee.algorithms.baselines.musik import inverse_kinematics
-from briee.algorithms.baselines.psdp import no_policy, psdp
+from briee.algorithms.baselines.psdp import (
+    Chains,
+    Gathered,
+    Members,
+    QPolicy,
+    chain_of,
+    gather,
+    no_policy,
+    psdp,
+)
 from briee.algorithms.baselines.rival_config import HomerConfig, MusikConfig, PsdpConfig, RegressionConfig
-from briee.algorithms.baselines.roll_in import Chains, Gathered, Members, QPolicy, chain_of, gather
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.envs.gym_shells import PureVectorEnv
 from briee.envs.lock import CombinationLock

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from briee.agent.agent import Agent
-from briee.algorithms.baselines.adversarial import learn_features, prediction_loss, psi_of
 from briee.algorithms.baselines.config import (
     AdversaryConfig,
     FlambeConfig,
@@ -18,15 +17,13 @@ from briee.algorithms.baselines.config import (
     RepUcbConfig,
     VoxConfig,
 )
-from briee.algorithms.baselines.fitting import zero_layers
+from briee.algorithms.baselines.fitting import learn_features, prediction_loss, psi_of, zero_layers
 from briee.algorithms.baselines.flambe import elliptical_planner
-from briee.algorithms.baselines.gaussian_model import fit, mean_rewards
-from briee.algorithms.baselines.latent_tables import occupancy
+from briee.algorithms.baselines.latent_models import fit, mean_rewards, occupancy
 from briee.algorithms.baselines.moffle import Kept, fitted_q_iteration
 from briee.algorithms.baselines.olive import Olive, bellman_errors, enumerated_class, optimistic, survivors
-from briee.algorithms.baselines.psdp import PsdpConfig
+from briee.algorithms.baselines.psdp import Gathered, PsdpConfig
 from briee.algorithms.baselines.rival_config import OliveConfig
-from briee.algorithms.baselines.roll_in import Gathered
 from briee.algorithms.baselines.vox import cofactors
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.envs.lock import CombinationLock

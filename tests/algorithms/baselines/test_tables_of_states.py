@@ -10,7 +10,7 @@ import pytest
 from briee.agent.agent import Agent
 from briee.algorithms.baselines.boot_dqn import BootDqn, Ensemble, Replay, dqn_loss
 from briee.algorithms.baselines.fitting import Layers
-from briee.algorithms.baselines.latent_tables import dynamic_programming, homing_tables, occupancy
+from briee.algorithms.baselines.latent_models import dynamic_programming, homing_tables, occupancy
 from briee.algorithms.baselines.pcid import k_means
 from briee.algorithms.baselines.ppe import eliminate
 from briee.algorithms.baselines.rival_config import BootDqnConfig, PcidConfig, PpeConfig

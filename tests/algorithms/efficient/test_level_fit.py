@@ -9,7 +9,7 @@ import pytest
 
 from briee.algorithms.efficient import level_fit, state_decoder
 from briee.algorithms.efficient.config import EfficientConfig
-from briee.algorithms.efficient.level_fit import Problem, label_mass, minimise, objective, unpack
+from briee.algorithms.efficient.level_fit import Problem, label_mass, objective, unpack
 from briee.algorithms.efficient.state_decoder import TRUST, Noise, unfitted
 from briee.algorithms.efficient.strata import Strata, arrivals
 
@@ -31,24 +31,6 @@ gaussian_decoder = jax.jit(state_decoder.gaussian_decoder, static_argnums=(5, 6)
 def noise_of(x, label, num_latents: int) -> Noise:
     rows = jnp.asarray(x, jnp.float32)
     return estimate_noise(rows, jnp.asarray(label), jnp.ones(len(rows)), num_latents, APART)
-
-
-def test_lbfgs_finds_the_minimum_of_a_quadratic():
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(6, 6))
-    Q, b = jnp.array(root @ root.T + np.eye(6), jnp.float32), jnp.array(rng.normal(size=6), jnp.float32)
-    x, value = jax.jit(lambda x: minimise(lambda x: 0.5 * x @ Q @ x - b @ x, x, 60))(jnp.zeros(6))
-    solution = np.linalg.solve(Q, b)
-    np.testing.assert_allclose(x, solution, atol=1e-2)
-    np.testing.assert_allclose(value, -0.5 * b @ solution, atol=1e-4)
-
-
-def test_lbfgs_follows_the_valley_of_rosenbrock_from_several_starts():
-    rosenbrock = lambda x: (1 - x[0]) ** 2 + 20 * (x[1] - x[0] ** 2) ** 2  # noqa: E731
-    starts = jnp.array([[-1.0, 1.0], [2.0, 0.0]])
-    ends, values = jax.jit(jax.vmap(lambda x: minimise(rosenbrock, x, 200)))(starts)
-    np.testing.assert_allclose(ends, 1.0, atol=0.05)
-    assert (values < 1e-3).all()
 
 
 def random_problem(seed: int, n=40, d=3, A=2, T=2) -> Problem:

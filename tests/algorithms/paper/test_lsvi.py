@@ -1,15 +1,18 @@
-"""LSVI against value iteration on the empirical model; the bonus against its closed form."""
+"""LSVI and the bonus against the dense computation and value iteration written out; the replay buffers."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from briee.algorithms.bonus import upper_bound
-from briee.algorithms.paper.buffers import Transitions
+from briee.algorithms.paper.buffers import Transitions, empty_buffers, insert
 from briee.algorithms.paper.config import BonusConfig
 from briee.algorithms.paper.lsvi import QFunction, lsvi
+from briee.numerics.linalg import at_level
 from briee.rollout.policies import GreedyPolicy
 from small_runs import bonus_of
 
@@ -130,3 +133,58 @@ def test_greedy_policy_takes_the_best_action_and_breaks_ties_at_random():
     tied = jax.vmap(lambda k: policy(jnp.int32(0), jnp.array([0.0, 1.0]), k))(keys)
     assert (np.asarray(best) == 2).all()
     assert np.bincount(np.asarray(tied), minlength=3).min() > 60
+
+
+LEVELS, CAPACITY, BATCH = 2, 5, 4
+
+
+def rows(numbers: np.ndarray, valid: np.ndarray) -> Transitions:
+    """Rows [LEVELS, BATCH] whose every field tells the tag."""
+    tags = jnp.asarray(numbers)
+    return Transitions(
+        observation=jnp.stack([tags, -tags], axis=-1).astype(float),
+        action=tags.astype(jnp.int32),
+        reward=tags / 2,
+        next_observation=jnp.stack([tags + 1, tags], axis=-1).astype(float),
+        on_policy=tags % 2 == 0,
+        valid=jnp.asarray(valid),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.booleans(), min_size=LEVELS * BATCH, max_size=LEVELS * BATCH), max_size=6))
+def test_buffers_keep_the_newest_rows(masks):
+    buffers, reference = empty_buffers(LEVELS, CAPACITY, (2,)), [[] for _ in range(LEVELS)]
+    tag = 0
+    for mask in masks:
+        valid = np.array(mask).reshape(LEVELS, BATCH)
+        tags = tag + np.arange(LEVELS * BATCH).reshape(LEVELS, BATCH)
+        tag += LEVELS * BATCH
+        buffers = insert(buffers, rows(tags, valid))
+        for h in range(LEVELS):
+            reference[h] += list(tags[h][valid[h]])
+    for h in range(LEVELS):
+        level = at_level(buffers.rows, h)
+        size = int(level.size)
+        expected = reference[h][-CAPACITY:]
+        assert int(buffers.inserted[h]) == len(reference[h])
+        assert size == len(expected)
+        assert bool(level.valid[:size].all()), "valid rows come first"
+        assert sorted(np.asarray(level.action[:size])) == sorted(expected)
+        np.testing.assert_array_equal(level.observation[:size, 0], level.action[:size])
+        np.testing.assert_array_equal(level.reward[:size] * 2, level.action[:size])
+        np.testing.assert_array_equal(level.next_observation[:size, 1], level.action[:size])
+        np.testing.assert_array_equal(level.on_policy[:size], level.action[:size] % 2 == 0)
+
+
+def test_a_batch_larger_than_the_ring_leaves_its_newest_rows():
+    tags = np.arange(2 * 12).reshape(2, 12)
+    buffers = insert(empty_buffers(2, CAPACITY, (2,)), rows(tags, np.ones((2, 12), bool)))
+    assert sorted(np.asarray(at_level(buffers.rows, 1).action)) == list(range(19, 24))
+
+
+def test_insert_leaves_the_old_buffers_alone():
+    old = empty_buffers(LEVELS, CAPACITY, (2,))
+    insert(old, rows(np.ones((LEVELS, BATCH), int), np.ones((LEVELS, BATCH), bool)))
+    assert not bool(old.rows.valid.any())
+    assert jax.tree.all(jax.tree.map(lambda x: not x.any(), old.rows))

@@ -5,9 +5,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from briee.algorithms.theory.discriminators import first_class, maximise, second_class, section_4
 from briee.algorithms.theory.exploration import draw
-from briee.algorithms.theory.oracle import explained, loss, mixture, random_class, replearn
+from briee.algorithms.theory.oracle import (
+    explained,
+    first_class,
+    loss,
+    maximise,
+    mixture,
+    random_class,
+    replearn,
+    second_class,
+    section_4,
+)
 from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from theory_lemmas import ridge_weights
 from theory_runs import appendix_c, partitions, uniform_policy

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.algorithms.baselines.roll_in import Gathered
+from briee.algorithms.baselines.psdp import Gathered
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level

@@ -19,9 +19,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.fitting import Layers, new_layers
-from briee.algorithms.baselines.psdp import inputs_of
+from briee.algorithms.baselines.psdp import greedy_action, inputs_of
 from briee.algorithms.baselines.rival_config import BootDqnConfig
-from briee.algorithms.baselines.roll_in import greedy_action
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases
 from briee.rollout.policies import MixturePolicy

@@ -23,10 +23,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.config import FlambeConfig
-from briee.algorithms.baselines.gaussian_model import Decoder, Emissions, fit, mean_rewards, no_emissions
-from briee.algorithms.baselines.latent_tables import TableCover, TablePolicy, dynamic_programming, occupancy
-from briee.algorithms.baselines.psdp import inputs_of
-from briee.algorithms.baselines.roll_in import Gathered, gather
+from briee.algorithms.baselines.latent_models import (
+    Decoder,
+    Emissions,
+    TableCover,
+    TablePolicy,
+    dynamic_programming,
+    fit,
+    mean_rewards,
+    no_emissions,
+    occupancy,
+)
+from briee.algorithms.baselines.psdp import Gathered, gather, inputs_of
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level
 from briee.protocols import Capabilities, PhaseHook, Policy, Sampler

@@ -22,9 +22,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.fitting import Layers, Stopped, descend_with_patience, new_layers, regress
-from briee.algorithms.baselines.psdp import inputs_of, no_policy, psdp, psdp_level
+from briee.algorithms.baselines.psdp import (
+    Chains,
+    Gathered,
+    Members,
+    QPolicy,
+    chain_of,
+    gather,
+    inputs_of,
+    no_policy,
+    psdp,
+    psdp_level,
+)
 from briee.algorithms.baselines.rival_config import HomerConfig
-from briee.algorithms.baselines.roll_in import Chains, Gathered, Members, QPolicy, chain_of, gather
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level
 from briee.protocols import PhaseHook, Policy, Sampler

@@ -20,12 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from briee.algorithms.baselines.adversarial import learn_features, psi_of
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.config import MoffleConfig
-from briee.algorithms.baselines.fitting import Layers, zero_layers
-from briee.algorithms.baselines.psdp import inputs_of
-from briee.algorithms.baselines.roll_in import gather, greedy_action
+from briee.algorithms.baselines.fitting import Layers, learn_features, psi_of, zero_layers
+from briee.algorithms.baselines.psdp import gather, greedy_action, inputs_of
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level, block_gram, block_moment, ridge
 from briee.protocols import PhaseHook, Policy, Sampler

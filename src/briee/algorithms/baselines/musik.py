@@ -18,9 +18,17 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.fitting import Layers, descend, new_layers, zero_layers
-from briee.algorithms.baselines.psdp import inputs_of, no_policy, psdp_level
+from briee.algorithms.baselines.psdp import (
+    Chains,
+    Gathered,
+    QPolicy,
+    chain_of,
+    gather,
+    inputs_of,
+    no_policy,
+    psdp_level,
+)
 from briee.algorithms.baselines.rival_config import MusikConfig
-from briee.algorithms.baselines.roll_in import Chains, Gathered, QPolicy, chain_of, gather
 from briee.protocols import PhaseHook, Policy, Sampler
 
 

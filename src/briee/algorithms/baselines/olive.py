@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from briee.algorithms.baselines.latent_tables import TableCover, TablePolicy
+from briee.algorithms.baselines.latent_models import TableCover, TablePolicy
+from briee.algorithms.baselines.psdp import gather
 from briee.algorithms.baselines.rival_config import OliveConfig
-from briee.algorithms.baselines.roll_in import gather
 from briee.envs.finite_block import BlockMDP
 from briee.numerics.keys import stream
 from briee.protocols import Algorithm, PhaseHook, Policy, PolicyKind, Sampler, no_phases

@@ -22,16 +22,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
-from briee.algorithms.baselines.latent_tables import (
+from briee.algorithms.baselines.latent_models import (
     TableCover,
     TablePolicy,
     dynamic_programming,
     frequencies,
     homing_tables,
 )
-from briee.algorithms.baselines.psdp import inputs_of
+from briee.algorithms.baselines.psdp import gather, inputs_of
 from briee.algorithms.baselines.rival_config import PcidConfig
-from briee.algorithms.baselines.roll_in import gather
 from briee.numerics.keys import stream
 from briee.numerics.linalg import ridge
 from briee.protocols import Capabilities, PhaseHook, Policy, Sampler

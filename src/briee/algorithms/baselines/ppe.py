@@ -22,10 +22,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.fitting import Layers, descend, new_layers, zero_layers
-from briee.algorithms.baselines.latent_tables import TablePolicy, dynamic_programming
-from briee.algorithms.baselines.psdp import inputs_of
+from briee.algorithms.baselines.latent_models import TablePolicy, dynamic_programming
+from briee.algorithms.baselines.psdp import Gathered, gather, inputs_of
 from briee.algorithms.baselines.rival_config import PpeConfig
-from briee.algorithms.baselines.roll_in import Gathered, gather
 from briee.numerics.linalg import at_level
 from briee.protocols import Capabilities, PhaseHook, Policy, Sampler
 

@@ -18,9 +18,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.config import RepUcbConfig
-from briee.algorithms.baselines.gaussian_model import Emissions, fit, mean_rewards, no_emissions
-from briee.algorithms.baselines.psdp import inputs_of
-from briee.algorithms.baselines.roll_in import greedy_action
+from briee.algorithms.baselines.latent_models import Emissions, fit, mean_rewards, no_emissions
+from briee.algorithms.baselines.psdp import greedy_action, inputs_of
 from briee.algorithms.bonus import elliptical_bonus
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level, block_gram, elliptical_norm, inverse_factor

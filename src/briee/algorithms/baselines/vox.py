@@ -21,12 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from briee.algorithms.baselines.adversarial import learn_features, psi_of
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
 from briee.algorithms.baselines.config import VoxConfig
-from briee.algorithms.baselines.fitting import Layers
-from briee.algorithms.baselines.psdp import no_policy, psdp, psdp_level
-from briee.algorithms.baselines.roll_in import Members, QPolicy, gather
+from briee.algorithms.baselines.fitting import Layers, learn_features, psi_of
+from briee.algorithms.baselines.psdp import Members, QPolicy, gather, no_policy, psdp, psdp_level
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level
 from briee.protocols import PhaseHook, Policy, Sampler

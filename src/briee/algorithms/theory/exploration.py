@@ -14,8 +14,14 @@ import numpy as np
 
 from briee.algorithms.bonus import one_hot_bonus
 from briee.algorithms.theory.config import TheoryPreset
-from briee.algorithms.theory.discriminators import Discriminators, section_4
-from briee.algorithms.theory.oracle import RepLearnResult, aggregate, mixture, replearn
+from briee.algorithms.theory.oracle import (
+    Discriminators,
+    RepLearnResult,
+    aggregate,
+    mixture,
+    replearn,
+    section_4,
+)
 from briee.envs.finite_block import BlockMDP
 
 
