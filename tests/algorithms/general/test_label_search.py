@@ -18,6 +18,7 @@ from briee.algorithms.general.decoders import (
     put_regression,
     state_policy,
 )
+from briee.algorithms.general.fresh_test import MOST_LOSS, gains
 from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, TEACHERS, TEAM, ask
 from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, kernel, probabilities, smoother
 from briee.algorithms.general.label_search import Search
@@ -261,3 +262,25 @@ def test_patches_see_a_shape_wherever_it_is():
     fresh, truth = images(100)
     assert agreement(labels(decoders, 0, fresh), truth) > 0.95
     check_compiled(decoders, 0, fresh)
+
+
+def fresh_gain(kept: np.ndarray, phi: np.ndarray, rows: Rows) -> float:
+    """Nats by which labels predict the last 40 rows from all others."""
+    n = len(rows.action) - 40
+    assert rows.previous is not None
+    return float(gains(phi[n:], kept[:n], rows.previous, rows.action, rows.outcome, ACTIONS).sum())
+
+
+def test_true_labels_are_never_withdrawn_and_chance_labels_usually_are():
+    alarms = {"true": 0, "chance": 0}
+    for seed in range(20):
+        rows, state = planted(140, seed)
+        rng = np.random.default_rng(100 + seed)
+        sure = np.where(np.eye(2)[state] > 0, 0.97, 0.03)
+        alarms["true"] += fresh_gain(state, sure, rows) < -MOST_LOSS * 40
+        # labels that predict the kept rows because they were chosen to, and fresh ones not at all
+        chosen = np.where(np.arange(140) < 100, state, rng.permutation(state))
+        guess = np.where(np.eye(2)[chosen] > 0, 0.97, 0.03)
+        alarms["chance"] += fresh_gain(chosen, guess, rows) < -MOST_LOSS * 40
+    assert alarms["true"] == 0
+    assert alarms["chance"] >= 18

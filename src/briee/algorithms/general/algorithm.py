@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from briee.algorithms.general import pooling, world_stage
+from briee.algorithms.general import fresh_test, pooling, world_stage
 from briee.algorithms.general.candidates import CHARGE
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
@@ -95,6 +95,8 @@ class General(RewardPlans[GeneralState]):
             race=np.zeros(H, np.int32),
             choice=np.zeros(H, np.int32),
             taught=np.zeros(H, np.float32),
+            fresh_rows=np.zeros(H, np.int64),
+            fresh_score=np.zeros(H, np.float32),
             raced_at=np.zeros(H, np.int64),
             levels_refit=zero,
             explore_return=missing,
@@ -112,7 +114,8 @@ class General(RewardPlans[GeneralState]):
         if world_stage.is_on(state.world):
             return self.collect_world(state, key, 0)
         rng, E = numpy_generator(stream(key, "store")), explore.episodes // explore.rounds
-        state = replace(state, data=state.data.copy(), growth=state.growth.copy())
+        names = "data", "growth", "fresh_rows", "fresh_score"  # changed in place
+        state = replace(state, **{name: getattr(state, name).copy() for name in names})
         returns, reached = [], []
         for i in range(explore.rounds):
             settled = i % 2 == 1 and float(state.chance) < explore.settled and not explore.reward_free
@@ -167,6 +170,8 @@ class General(RewardPlans[GeneralState]):
         label = np.zeros(x.shape[:2], np.int32)
         for h in range(action.shape[1]):
             label[:, h] = labels(state.decoders, h, x[:, h])
+        if self.config.fit.fresh_test:
+            fresh_test.observe(state, x, label, action, self.sampler.num_actions)
         grow(state, label, action)
         insert(state.data, x, action, reward, label, self.sampler.num_actions, rng)
         n = int(state.data.size)

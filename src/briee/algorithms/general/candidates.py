@@ -28,7 +28,6 @@ SCREEN_ROWS = 250  # rows of the screen
 BY_CHANCE = 3.0  # rows of an event that a regression may explain by chance
 RACED = 2  # regressions that are searched
 LEAST_EVENT = 3  # rows of an event of the screen
-FRESH = 0.25  # how often a settled level is also searched from one label
 LEAST_SPREAD = 0.3  # of the teachers' predictions, the scale of their kernel
 WARM = 0.9  # certainty of the old labels as a start
 FLOOR = 1e-6
@@ -97,7 +96,7 @@ class Rules(NamedTuple):
     incumbent: int
     """The name of the level's regression, which takes part in every race; 0 for none."""
     settled: bool
-    """There is no race: the incumbent stays."""
+    """There is neither a race nor a search: the incumbent and its labels stay, with what EM makes of them."""
 
 
 def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Generator) -> Found:
@@ -113,7 +112,8 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
     best: tuple[Labels, Regression] | None = None
     for one in entrants(candidates, rows, rules, rng):
         search = Search(one.smoother(), contexts, STATES, rules.charge, rng)
-        labels = search.best(starts(rows.label, fresh=not rules.settled or rng.random() < FRESH))
+        first = starts(rows.label)
+        labels = search.again(first[0]) if rules.settled else search.best(first)
         if best is None or labels.worth > best[0].worth:
             best = labels, one
     rival = max(best[0].worth, 0.0) if best else 0.0
@@ -206,14 +206,12 @@ def standardised(x: Float[np.ndarray, "n D"], image: bool) -> tuple[np.ndarray, 
     return mean.astype(np.float32), transform.astype(np.float32)
 
 
-def starts(label: Int[np.ndarray, " n"], fresh: bool) -> list[Float[np.ndarray, "n _"]]:
+def starts(label: Int[np.ndarray, " n"]) -> list[Float[np.ndarray, "n _"]]:
     """The old labels, if there are several but not too many, and one label."""
     old = groups(label).member
     K = old.shape[1]
     found = [(WARM * old + (1 - WARM) / K).astype(np.float32)] if 1 < K <= STATES else []
-    if fresh or not found:
-        found.append(np.ones((len(label), 1), np.float32))
-    return found
+    return [*found, np.ones((len(label), 1), np.float32)]
 
 
 def best_penalties(candidates: list[Regression], skill: list[float]) -> list[int]:

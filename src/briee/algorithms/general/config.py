@@ -35,8 +35,13 @@ class FitConfig:
     race_again: float = 1.5
     """Its next race is held when there are this many times as many episodes."""
 
+    search_again: float = 0.25
+    """How often the labels of such a level are searched for all the same."""
+    fresh_test: bool = True
+    """Withdraw labels that do not predict episodes which no fit has seen."""
+
     def __post_init__(self) -> None:
-        require(self, ">= 0", "proven", "races", "settled", "race_again")
+        require(self, ">= 0", "proven", "races", "settled", "race_again", "search_again")
 
 
 @dataclass(frozen=True)

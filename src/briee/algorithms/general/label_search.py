@@ -55,14 +55,17 @@ class Search:
 
     def climb(self, q: Float[np.ndarray, "n K"]) -> Labels:
         """Split and join until neither helps."""
-        worth = self.worth(q[:, None])[0] if q.shape[1] > 1 else 0.0
-        found = self.settled(q, worth)
+        found = self.again(q)
         for _ in range(2 * self.most):
             better = self.split(found) or self.join(found)
             if better is None:
                 break
             found = better
         return found
+
+    def again(self, q: Float[np.ndarray, "n K"]) -> Labels:
+        """What EM makes of these labels."""
+        return self.settled(q, self.worth(q[:, None])[0] if q.shape[1] > 1 else 0.0)
 
     def split(self, found: Labels) -> Labels | None:
         """The best labelling with one label more, if it is worth more."""

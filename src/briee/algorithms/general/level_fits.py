@@ -20,6 +20,7 @@ from briee.algorithms.general.decoders import (
     put_regression,
 )
 from briee.algorithms.general.episodes import balanced
+from briee.algorithms.general.fresh_test import withdraw
 from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
 from briee.algorithms.general.patches import Patches, draw_patches, has_patches
 from briee.algorithms.general.state import GeneralState, numpy_generator, reward_bins
@@ -29,7 +30,17 @@ from briee.protocols import Sampler
 TEACHES = 20.0  # nats that the states of a level are worth before other levels may ask it
 BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
 PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
-FITTED = "decoders", "value", "charge", "race", "choice", "taught", "raced_at"  # changed in place by a fit
+FITTED = (
+    "decoders",
+    "value",
+    "charge",
+    "race",
+    "choice",
+    "taught",
+    "raced_at",
+    "fresh_rows",
+    "fresh_score",
+)  # changed in place by a fit
 
 
 class LevelFits:
@@ -51,6 +62,7 @@ class LevelFits:
             teachers = no_bank(H, D, self.config.data.fit_rows)
             state = replace(state, decoders=replace(state.decoders, patches=fresh, teachers=teachers))
             state.taught[:] = 0.0
+        levels = sorted({*levels, *withdraw(state, self.config.fit.settled)})
         taught = state.taught.copy()
         for h in levels:
             self.fit(state, h)
@@ -69,7 +81,8 @@ class LevelFits:
         if (state.decoders.kind == 0).all():
             return list(range(len(growth)))
         order = np.argsort(-growth, kind="stable")[: rule.max_levels]
-        enough = np.where(self.sees_novelty(state), rule.growth, rule.growth_unsure)
+        known = (state.value > self.config.fit.settled) & (state.chance < self.config.explore.settled)
+        enough = np.where(self.sees_novelty(state) | known, rule.growth, rule.growth_unsure)
         return sorted(int(h) for h in order if growth[h] > enough[h])
 
     def fit(self, state: GeneralState, h: int, teach: bool = True) -> None:
@@ -80,6 +93,7 @@ class LevelFits:
         own = label[:, h] * A + action[:, h]
         before = label[:, h - 1] * A + action[:, h - 1] if h else None
         after = label[:, h + 1] + (self.config.num_latents + 1) * self.bins(reward[:, h])
+        settled = self.settled(state, h) and rng.random() >= self.config.fit.search_again
         chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
         x = state.data.observation[:n, h]
         rows = Rows(
@@ -89,7 +103,7 @@ class LevelFits:
             action[chosen, h],
             after[chosen],
         )
-        trusted, settled = self.trusts_clouds(state, self.config.fit.races), self.settled(state, h)
+        trusted = self.trusts_clouds(state, self.config.fit.races)
         found = fit_level(
             rows,
             state.decoders,
@@ -123,7 +137,7 @@ class LevelFits:
         """Whether the regression of a level is kept until there are more data."""
         rule = self.config.fit
         few = int(state.episodes) < rule.race_again * int(state.raced_at[h])
-        return bool(state.value[h] > rule.settled and few)
+        return bool(state.value[h] > rule.settled and few and state.decoders.kind[h] == KERNEL)
 
     def trusts_clouds(self, state: GeneralState, races: int = 1) -> bool:
         """Whether clouds won at least this many races, and more than twice as many as regressions did."""

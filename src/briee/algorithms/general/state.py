@@ -39,6 +39,9 @@ class GeneralState(eqx.Module):
     """The name of the regression that won it."""
     taught: Float[np.ndarray, " H"]
     """The worth of each level's teacher when it was made."""
+    fresh_rows: Int[np.ndarray, " H"]
+    """Rows of further episodes since the last test, and the nats by which labels predicted them."""
+    fresh_score: Float[np.ndarray, " H"]
     raced_at: Int[np.ndarray, " H"]
     """The number of episodes at the last race."""
     levels_refit: Int[np.ndarray, ""]
