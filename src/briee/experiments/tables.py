@@ -173,6 +173,7 @@ def contradictions(rows: Iterable[Mapping[str, str]]) -> list[str]:
             length = "" if row["solved"] == "True" else row["budget"]
             key = (row["config"], row["numerics"], length)
             outcome = f"{row['episodes']} episodes, a return of {row['final_return']}"
+            outcome += f", solved after {row['episodes_to_solve']}" * (row["solved"] == "True")
             ends.setdefault(key, {}).setdefault(outcome, row)
     return [
         f"{row['label']}, {row['world']}, seed {row['seed']} ended with " + " and with ".join(outcomes)
