@@ -160,6 +160,11 @@ def test_the_dense_reward_does_not_halve_the_episodes_of_algorithm_one():
     assert len(dense) == len(SEEDS)
     assert max(dense) <= 2_000
     assert 50 * max(dense) < min(episodes("fig2c", "ppo paper")[30])
+    rows = [row for row in table("ablation-protocol") if row["world"] == "lock, H = 30"]
+    by_seed = {row["seed"]: int(row["episodes_to_solve"]) for row in rows}
+    both = [row for row in table("fig2c") if row["label"] == "briee practical" and row["seed"] in by_seed]
+    assert both
+    assert all(int(row["episodes_to_solve"]) > 0.9 * by_seed[row["seed"]] for row in both)
     longer = episodes("fig1b", "briee practical")[50]
     assert np.median(dense) > np.median(longer) / 2, "even half of what H = 50 takes is less"
 

@@ -140,6 +140,18 @@ def test_growth_is_that_of_the_log_determinants_of_a_level_and_the_one_before():
     np.testing.assert_allclose(grown, [2 * np.log(2), 2 * np.log(2), 0], rtol=1e-5)
 
 
+def test_a_level_without_a_row_is_learned_later():
+    config = BrieeConfig.practical(12)
+    alone = replace(config.replearn, rows="deviations")
+    config = replace(config, replearn=alone, collect=replace(config.collect, episodes=2, rounds=1), workers=1)
+    algorithm = BrieeAlgorithm(ScanSampler(CombinationLock(horizon=12, instance_seed=31)), config)
+    state = algorithm.update(algorithm.init(jax.random.key(0)))
+    seen = np.asarray(state.buffers.rows.only("deviations").valid).any(-1)
+    assert 0 < seen.sum() < 12
+    np.testing.assert_array_equal(np.asarray(state.rounds) > 0, seen)
+    assert np.isinf(np.asarray(state.growth)[~seen]).all()
+
+
 def test_a_balanced_sample_has_the_newest_rows_and_the_rare_ones():
     rng = np.random.default_rng(0)
     label = (np.arange(3000) % 300 == 0).astype(int)  # 10 rare rows

@@ -220,11 +220,12 @@ class BrieeAlgorithm(Algorithm[B]):
         return replace(state, decoder=decoder, gaps=gaps, rounds=jnp.stack([r.rounds for r in results]))
 
     def play_held_out(self, state: B) -> B:
-        """Alg. 1, l. 5 by the game on held-out rows, at the levels whose data grew."""
+        """Alg. 1, l. 5 by the game on held-out rows, at the levels that have data which grew."""
         config, rows = self.config.replearn, state.buffers.rows.only(self.config.replearn.rows)
         key = stream(state.key, "replearn", int(state.iteration))
         assert state.growth is not None
-        due = [h for h, grown in enumerate(state.growth.tolist()) if grown > (config.growth or 0)]
+        grown = (np.asarray(state.growth) > (config.growth or 0)) & np.asarray(rows.valid).any(-1)
+        due = np.flatnonzero(grown).tolist()
         ranks = state.buffers.ranks()
         learn = lambda h: learn_level(  # noqa: E731
             at_level(rows, h), ranks[h], state.decoder, h, jax.random.fold_in(key, h), self.config.held_out,
