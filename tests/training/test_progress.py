@@ -14,7 +14,14 @@ from rich.console import Console
 from briee.cli.main import main
 from briee.training import session
 from briee.training.directory import read_metrics
-from briee.training.progress import LiveDisplay, PlainDisplay, clock, make_display, summary_lines
+from briee.training.progress import (
+    LiveDisplay,
+    PlainDisplay,
+    clock,
+    make_display,
+    states_lines,
+    summary_lines,
+)
 from briee.training.session import run
 from briee.training.tracking import WeightsAndBiases
 from toy_run import make_toy
@@ -181,3 +188,14 @@ def test_offline_mode_writes_a_record(monkeypatch):
     (record,) = Path("toy/wandb").glob("offline-run-*/run-*.wandb")
     assert record.stat().st_size > 0
     assert json.loads(Path("toy/summary.json").read_text())["episodes"] == 30
+
+
+def test_a_run_ends_with_the_states_it_chose_and_whether_it_keeps_finding_some():
+    row = {"representation": 3, "states_most": 37, "states_mean": 37.0, "discovery_chance": 0.01}
+    assert states_lines(row, True) == ["states: pooled, 37 in all"]
+    row |= {"representation": 0, "states_mean": 2.5, "discovery_chance": 0.57}
+    first, second = states_lines(row, False)
+    assert first == "states: per level, 2.5 a level"
+    assert second.startswith("states keep being found, by 57% of exploring episodes: either more episodes")
+    assert states_lines(row, True) == [first]
+    assert states_lines(ROW, False) == []

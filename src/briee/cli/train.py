@@ -64,6 +64,9 @@ class TrainArgs:
     """Several seeds, one run each, as many at a time as there are cores; --run-dir is then their folder."""
     episodes: int = 100_000
     """Budget: no iteration starts once this many training episodes were used."""
+    env_workers: int = 0
+    """Copies of the environment that run in processes of their own, five or more, if its steps are slow; 0:
+    all in this process. It changes no number."""
     run_dir: Path | None = None
     """Directory of the run; by default runs/ENV-hHORIZON-ALGO-PRESET-sSEED, with up to three fields that
     differ from the preset, as in runs/lock-h6-efficient-k8-s1."""
@@ -128,7 +131,7 @@ def run(argv: Sequence[str]) -> int:
             callbacks.append(TensorBoard(folder, metrics))
         if args.track == "wandb":
             callbacks.append(WeightsAndBiases(args.directory, spec))
-        algorithm = build(spec)
+        algorithm = build(spec, args.env_workers)
     if args.resume and not (args.directory / "config.json").exists():
         print(f"nothing to resume in {args.directory}: a new run begins", flush=True)
     for note in (_never_sure(algorithm, spec), _ignored_seed(algorithm, spec), _large(algorithm)):

@@ -4,6 +4,7 @@ Pure environments are compiled: an episode is one scan over its steps. Every oth
 stepped on the host (`briee.rollout.host`).
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
@@ -22,8 +23,8 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 from briee.compute import available_cores, prepare_process, quick_jit
 from briee.configuration import whole_number
 from briee.envs.adapters.encoding import ObservationEncoder, discrete_actions
-from briee.envs.adapters.rich import rich_observation
-from briee.envs.adapters.third_party import environment_name, make_one
+from briee.envs.adapters.episodic import find_horizon
+from briee.envs.adapters.third_party import environment_name, make_copy, own_optimum
 from briee.envs.block import episode_start, episode_step, is_pure, knowledge_of
 from briee.envs.gym_shells import PureEnv, PureVectorEnv
 from briee.envs.registry import SHORT_NAMES, make, registered
@@ -38,6 +39,9 @@ TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)
 """Wrappers of `gym.make` that do not change what an agent observes."""
 HOST_ENVIRONMENTS = 20
 """Copies of a host environment that are stepped together."""
+LEAST_WORKERS = 5
+"""Least number of copies in processes of their own: that of the episodes of a round, so that a batch of
+episodes is the same as in one process, and so are the numbers."""
 CHUNK = 500
 """Episodes per chunk of a long rollout; this many fit the CPU's cache."""
 FEW = 100
@@ -109,12 +113,21 @@ def _kind(env: Any) -> str:
 
 
 def make_sampler(
-    env: str, horizon: int | None, arguments: Mapping[str, Any], rich: Mapping[str, Any] | None = None
+    env: str,
+    horizon: int | None,
+    arguments: Mapping[str, Any],
+    rich: Mapping[str, Any] | None = None,
+    env_workers: int = 0,
 ) -> "ScanSampler | HostSampler":
     """A sampler for an environment by name; with `rich`, its observations go through `rich_observation`.
 
+    With `env_workers`, so many copies run in processes of their own, for environments with slow steps.
     Raises `ValueError` with one sentence.
     """
+    if env_workers and (registered(env) or env_workers < LEAST_WORKERS):
+        why = "compiled, not stepped in processes" if registered(env) else "run in rounds of five episodes"
+        least = "" if registered(env) else f", so at least {LEAST_WORKERS} workers, got {env_workers}"
+        raise ValueError(f"--env-workers does not fit: episodes of {env} are {why}{least}")
     prepare_process()
     if registered(env):
         if rich:
@@ -124,11 +137,13 @@ def make_sampler(
 
     from briee.rollout.host import HostSampler
 
-    def make_copy():
-        one = make_one(env, arguments)
-        return rich_observation(one, rich) if rich else one
-
-    return HostSampler(SyncVectorEnv([make_copy] * HOST_ENVIRONMENTS), horizon)
+    copy = functools.partial(make_copy, env, arguments, rich)
+    if not env_workers:
+        return HostSampler(SyncVectorEnv([copy] * HOST_ENVIRONMENTS), horizon)
+    one = copy()  # what it says of itself is not asked of another process
+    steps = find_horizon(one, horizon)
+    workers = AsyncVectorEnv([copy] * env_workers, shared_memory=False, context="spawn")
+    return HostSampler(workers, steps, optimal_return=own_optimum(one, steps))
 
 
 def pure_behind(env: gym.Env | gym.vector.VectorEnv) -> Environment | None:

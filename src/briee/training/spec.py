@@ -77,12 +77,12 @@ def load_spec(run_dir: Path) -> RunSpec:
         raise RunError(f"{run_dir / 'config.json'} does not describe a run: {error}") from None
 
 
-def build(spec: RunSpec) -> "Algorithm[Any]":
-    """The algorithm of a run, on its environment."""
+def build(spec: RunSpec, env_workers: int = 0) -> "Algorithm[Any]":
+    """The algorithm of a run, on its environment; with workers, its copies run in processes of their own."""
     from briee.rollout.samplers import make_sampler
 
     entry = find(spec.algorithm)
-    sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments, spec.rich)
+    sampler = make_sampler(spec.env, spec.horizon, spec.env_arguments, spec.rich, env_workers)
     return entry.load()(sampler, spec.config)
 
 

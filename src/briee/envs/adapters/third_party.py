@@ -57,6 +57,16 @@ def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
     return fully_observed(env, layout) if layout is not None else env
 
 
+def make_copy(name: str, arguments: Mapping[str, Any], rich: Mapping[str, Any] | None) -> gym.Env:
+    """One environment by name; with `rich`, its observations go through `rich_observation`."""
+    one = make_one(name, arguments)
+    if not rich:
+        return one
+    from briee.envs.adapters.rich import rich_observation  # imports JAX, which a worker hardly ever needs
+
+    return rich_observation(one, rich)
+
+
 def is_minigrid(name: str) -> bool:
     """Whether the id belongs to MiniGrid or BabyAI."""
     return any(name.startswith(start) for start, project in PROJECTS.items() if project == "minigrid")
