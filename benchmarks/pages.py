@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from briee.experiments.ablations import EFFICIENT_CHANGES, OTHER, PROTOCOL_VARIANTS, RELEASED
+from briee.experiments.ablations import EFFICIENT_CHANGES, GENERAL_CHANGES, OTHER, PROTOCOL_VARIANTS, RELEASED
 from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.tables import Row
 from queries import (
@@ -52,19 +52,25 @@ def readme() -> str:
     """Episodes until the lock is solved."""
     rows, (published, _) = [], REFERENCES["MusIK"]
     for H in HORIZONS:
-        own = [row for row in runs("worlds") if row["world"] == f"lock-h{H}"]
-        seconds = median(float(row["process_seconds"]) for row in own)
+        ours = [_timed(f"{kind}lock-h{H}") for kind in ("general-", "")]
         known = f"{published[H]:,} (MusIK)" if H in published else "a figure (BRIEE)"
         briee = [
             [row for row in runs("fig1b") if row["label"] == f"briee {preset}" and row["horizon"] == str(H)]
             for preset in ("practical", "paper", "released")
         ]
-        rows.append([str(H), known, f"**{count(median(solved(own)))}** ({seconds:.0f} s)", *map(_few, briee)])
+        rows.append([str(H), known, f"**{ours[0]}**", ours[1], *map(_few, briee)])
     names = (
-        "`efficient`",
+        "`general`, the default: K is found",
+        "`efficient`, K is given",
         *(f"Algorithm 1, preset `{preset}`" for preset in ("practical", "paper", "released")),
     )
     return table(["horizon", "published", *(f"ours, {name}" for name in names)], rows)
+
+
+def _timed(world: str) -> str:
+    """Median episodes, and seconds of the whole process."""
+    own = [row for row in runs("worlds") if row["world"] == world]
+    return f"{_few(own)} ({median(float(row['process_seconds']) for row in own):.0f} s)"
 
 
 def _few(rows: Sequence[Row]) -> str:
@@ -170,6 +176,21 @@ def ablation_efficient() -> str:
     return table(["", *worlds], rows)
 
 
+def ablation_general() -> str:
+    """`general` without each of its parts."""
+    worlds = {
+        "lock, H = 12": "lock, H = 12",
+        "rings, H = 6": "lock, H = 6, emission = rings, num_actions = 5",
+        "moving shapes, H = 6": "lock, H = 6, emission = shapes, num_actions = 5",
+    }
+    rows = []
+    for variant in GENERAL_CHANGES:
+        label = f"general {variant}".strip()
+        lines = [[r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, w)] for w in worlds.values()]
+        rows.append([variant or "nothing left out", *(each(own) if own else "not run" for own in lines)])
+    return table(["", *worlds], rows)
+
+
 PROTOCOL = {
     "": "nothing: the preset `practical`",
     "no game": "game: the first features are kept",
@@ -262,6 +283,56 @@ def worlds() -> str:
     return table(["world", "seeds", "solved", "episodes, or share of the optimum"], rows)
 
 
+GENERAL = {
+    **{f"general-lock-h{H}": f"lock, H = {H}" for H in HORIZONS},
+    "general-modes-h8": "six modes a state, H = 8, A = 5",
+    "general-rings-h8": "rings, H = 8, A = 5",
+    "general-network-h8": "a nonlinear network, H = 8, A = 5",
+    "general-network-per-level-h8": "a network for each level, H = 8, A = 5",
+    "general-digits-h8": "images of digits, others in evaluation, H = 8, A = 5",
+    "general-shapes-h8": "moving shapes in images, H = 8, A = 5",
+    "general-modes-h12": "six modes a state, H = 12",
+    "general-rings-h12": "rings, H = 12",
+    "general-network-h12": "a nonlinear network, H = 12",
+    "general-network-per-level-h12": "a network for each level, H = 12",
+    "general-digits-h12": "images of digits, H = 12",
+    "general-shapes-h12": "moving shapes in images, H = 12",
+    "general-image-h12": "images of 28 × 28, four templates a state, H = 12",
+    "general-exogenous-h8": "17 of 20 coordinates slow and exogenous, H = 8, A = 5",
+    "general-heavy-h8": "heavy-tailed noise (t, 2.5 degrees of freedom), H = 8, A = 5",
+    "general-distractors-h12": "20 distractors of standard deviation 1, H = 12",
+    "general-noise-h25": "noise 0.2, H = 25",
+    "general-dense-h30": "dense lock, H = 30",
+    "general-rare-h12": "lane that opens with probability 0.001, H = 12",
+    "general-failures-h12": "right actions that fail with probability 0.1, H = 12, 3,000 episodes",
+    "general-simplex-h30": "low-rank lock, H = 30, 3,000 episodes",
+    **{f"general-random-{Z}": f"random block MDPs, {Z} states, 2,000 episodes" for Z in (3, 4, 5, 6)},
+}
+"""The worlds of the default algorithm in words."""
+
+
+def general() -> str:
+    """The default algorithm in worlds of many kinds."""
+    rows = []
+    for name, words in GENERAL.items():
+        own = [row for row in runs("worlds") if row["world"] == name]
+        if not own:
+            rows.append([words, "not run", "", ""])
+        elif own[0]["judged_return"]:
+            found = ", ".join(f"{share:.3f}" for share in shares(own))
+            rows.append([words, str(len(own)), found, _seconds(own)])
+        else:
+            last = [float(row["final_return"]) / float(row["optimal_return"]) for row in own]
+            unsolved = [f"{x:.2f}" for x, row in zip(last, own, strict=True) if row["solved"] != "True"]
+            text = each(own) + (f" (last returns without: {', '.join(unsolved)})" if unsolved else "")
+            rows.append([words, str(len(own)), text, _seconds(own)])
+    return table(["world", "seeds", "episodes, or share of the optimum", "seconds, median"], rows)
+
+
+def _seconds(rows: Sequence[Row]) -> str:
+    return f"{median(float(row['seconds']) for row in rows):.0f}"
+
+
 def environments() -> str:
     """`efficient` on environments of other projects."""
     names = {
@@ -292,10 +363,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "fig2c": lambda: curves_table("fig2c", 5),
     "ablation": ablation,
     "ablation-efficient": ablation_efficient,
+    "ablation-general": ablation_general,
     "ablation-protocol": ablation_protocol,
     "protocol-worlds": protocol_worlds,
     "lock": lock,
     "worlds": worlds,
+    "general": general,
     "environments": environments,
     "stationary": stationary,
 }

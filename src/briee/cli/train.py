@@ -49,8 +49,8 @@ class TrainArgs:
     agent: Path | None = None
     """Go on from an agent that `agent.save` wrote, with its algorithm, settings and seed."""
     reward_free: Flag = False
-    """Explore without a reward, to plan for any reward later with `briee plan`: short for --algo
-    reward-free, with --algo general for --explore.reward-free."""
+    """Explore without a reward, to plan for any reward later with `briee plan`; with --preset paper or
+    released, Algorithm 4 does."""
     decoder: Literal["linear", "mlp", "cnn"] | None = None
     """Network of the decoders, if the preset offers a choice."""
     horizon: int | None = None
@@ -296,11 +296,13 @@ def _without_abbreviation(argv: Sequence[str]) -> list[str]:
     if not flags:
         return list(argv)
     algo, others = _peek(argv, "--algo"), [token for token in argv if token not in flags]
-    if algo == "general":
+    if algo is None and _peek(argv, "--preset") in ALGORITHMS[REWARD_FREE].presets:
+        algo, others = REWARD_FREE, [*others, "--algo", REWARD_FREE]
+    if algo in (None, DEFAULT_ALGORITHM):
         return [*others, "--explore.reward-free"]
-    if algo not in (None, REWARD_FREE):
+    if algo != REWARD_FREE:
         raise UsageError(f"--reward-free goes with --algo general alone, or without: leave out --algo {algo}")
-    return [*others, "--algo", REWARD_FREE]
+    return others
 
 
 def _peek(argv: Sequence[str], option: str) -> str | None:

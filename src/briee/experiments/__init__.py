@@ -11,6 +11,7 @@ FIGURES = {
     "decoder": "paper_figures:DECODER",
     "ablation": "ablations:ABLATION",
     "ablation-efficient": "ablations:EFFICIENT",
+    "ablation-general": "ablations:GENERAL",
     "ablation-protocol": "ablations:PROTOCOL",
     "rivals": "rivals:RIVALS",
     "worlds": "worlds:WORLDS_FIGURE",

@@ -4,6 +4,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from briee.algorithms.general.config import CANDIDATES
 from briee.algorithms.registry import preset
 from briee.experiments.plots import plot_variants
 from briee.experiments.setting import SEEDS, Experiment, Setting, for_seeds
@@ -87,6 +88,40 @@ EFFICIENT = Experiment(
         for H, arguments in ((12, ()), (25, ()), (12, (("distractors", 20),)))
         for variant, changes in EFFICIENT_CHANGES.items()
         for seed in EFFICIENT_SEEDS
+    ),
+    plot=partial(plot_variants, panel="world"),
+)
+
+# Each candidate of the algorithm `general` left out, and three of its rules: on the sparse lock, on rings and
+# on images of moving shapes.
+
+
+def without(name: str) -> tuple[tuple[str, Any], ...]:
+    """The change that leaves out a candidate."""
+    return (("fit.candidates", tuple(one for one in CANDIDATES if one != name)),)
+
+
+GENERAL_SEEDS = (51, 52, 53)
+GENERAL_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
+    "": (),
+    **{f"no {name}": without(name) for name in CANDIDATES},
+    "no joins": (("fit.joins", False),),
+    "no fresh test": (("fit.fresh_test", False),),
+    "no blind tries": (("explore.blind_hope", 0.0), ("explore.blind_tries", 0.01)),
+}
+GENERAL_WORLDS = (
+    (12, ()),
+    (6, (("emission", "rings"), ("num_actions", 5))),
+    (6, (("emission", "shapes"), ("num_actions", 5))),
+)
+
+GENERAL = Experiment(
+    claim="The paper makes none: the algorithm is not the paper's.",
+    settings=tuple(
+        Setting("general", "default", "lock", H, 1_000, seed, changes, variant, arguments)
+        for H, arguments in GENERAL_WORLDS
+        for variant, changes in GENERAL_CHANGES.items()
+        for seed in GENERAL_SEEDS
     ),
     plot=partial(plot_variants, panel="world"),
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from briee.algorithms.general.candidates import Regression, Rows, Rules, fit_level, screen
+from briee.algorithms.general.config import CANDIDATES
 from briee.algorithms.general.contexts import Contexts, shares
 from briee.algorithms.general.decoders import (
     KERNEL,
@@ -65,6 +66,8 @@ def agreement(label: np.ndarray, state: np.ndarray) -> float:
 
 
 RULES = Rules(
+    candidates=CANDIDATES,
+    joins=True,
     num_actions=ACTIONS,
     most=8,
     charge=3.0,

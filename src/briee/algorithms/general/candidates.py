@@ -81,6 +81,9 @@ class Found(NamedTuple):
 class Rules(NamedTuple):
     """How a level is fitted."""
 
+    candidates: tuple[str, ...]
+    """Names of those that are tried, as in the configuration."""
+    joins: bool
     num_actions: int
     most: int
     """Clouds, at most."""
@@ -105,13 +108,14 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
     contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions)
     white = whiten(x, rows.label, CLOUD_COORDINATES)
     clouds = find_clouds(x, white, rules.most)
+    clouds = clouds._replace(fits=clouds.fits and "clouds" in rules.candidates)
     worth = cloud_worth(clouds, contexts)
     if not contexts.informative or (clouds.fits and rules.trusted):
         return of_clouds(white, clouds, worth)
-    candidates = list(regressions(rows.observation, decoders, rules.team))
+    candidates = list(regressions(rows.observation, decoders, rules))
     best: tuple[Labels, Regression] | None = None
     for one in entrants(candidates, rows, rules, rng):
-        search = Search(one.smoother(), contexts, STATES, rules.charge, rng)
+        search = Search(one.smoother(), contexts, STATES, rules.charge, rng, rules.joins)
         first = starts(rows.label)
         labels = search.again(first[0]) if rules.settled else search.best(first)
         if best is None or labels.worth > best[0].worth:
@@ -172,20 +176,18 @@ def of_regression(labels: Labels, chosen: Regression, candidates: list[Regressio
     return Found(None, chosen.arrays(q), teacher, labels.worth, label, len(used), chosen.name)
 
 
-def regressions(
-    x: Float[np.ndarray, "n D"], decoders: Decoders, team: Int[np.ndarray, " T"]
-) -> Iterator[Regression]:
+def regressions(x: Float[np.ndarray, "n D"], decoders: Decoders, rules: Rules) -> Iterator[Regression]:
     """All candidates that are kernel regressions."""
-    image = len(decoders.patches.patch) > 0
+    image, names, team = len(decoders.patches.patch) > 0, rules.candidates, rules.team
     mean, transform = standardised(x, image)
     z = ((x - mean) @ transform).astype(np.float32)
     values = {"embedding": LINEAR, "mean": mean, "transform": transform}
-    kinds = (RBF,) if image else (RBF, QUADRATIC, PRODUCTS)
-    embedded = [(z, kind, float(z.shape[1]), values) for kind in kinds]
-    if image:
+    kinds = {"rbf": RBF} if image else {"rbf": RBF, "quadratic": QUADRATIC, "products": PRODUCTS}
+    embedded = [(z, kind, float(z.shape[1]), values) for name, kind in kinds.items() if name in names]
+    if image and "patches" in names:
         seen = coordinates(decoders.patches, x).astype(np.float32)
         embedded.append((seen, RBF, float(seen.shape[1]), {"embedding": PATCHES}))
-    if (team >= 0).any():
+    if (team >= 0).any() and "teachers" in names:
         said = ask(decoders.teachers, decoders.patches, team, x)
         spread = max(LEAST_SPREAD, float(said.var(0).sum()))
         embedded.append((said, RBF, spread, {"embedding": TEACHERS, "team": team}))

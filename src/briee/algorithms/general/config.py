@@ -1,8 +1,12 @@
 """Settings of the general algorithm. Imports no JAX."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require
+
+Candidate = Literal["clouds", "rbf", "quadratic", "products", "patches", "teachers"]
+CANDIDATES: tuple[Candidate, ...] = get_args(Candidate)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,10 @@ class DataConfig:
 class FitConfig:
     """How the states of a level are found."""
 
+    candidates: tuple[Candidate, ...] = CANDIDATES
+    """Kinds of states that are tried: clouds, and regressions with these kernels or coordinates."""
+    joins: bool = True
+    """Join two labels if that predicts held-out rows better."""
     proven: float = 5.0
     """Nats on held-out rows that a level's states must be worth for its race to count."""
 

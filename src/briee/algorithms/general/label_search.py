@@ -42,10 +42,16 @@ class Search:
     """The search for labels of n rows."""
 
     def __init__(
-        self, regression: Smoother, contexts: Contexts, most: int, charge: float, rng: np.random.Generator
+        self,
+        regression: Smoother,
+        contexts: Contexts,
+        most: int,
+        charge: float,
+        rng: np.random.Generator,
+        joins: bool = True,
     ):
         self.regression, self.contexts = regression, contexts
-        self.most, self.charge, self.rng = most, charge, rng
+        self.most, self.charge, self.rng, self.joins = most, charge, rng, joins
         self.events = contexts.events()
         self.fold = rng.permutation(len(contexts.use)) % FOLDS
 
@@ -89,7 +95,7 @@ class Search:
     def join(self, found: Labels) -> Labels | None:
         """The best labelling with two labels joined, if it is worth more."""
         q, K = found.q, found.q.shape[1]
-        if K < 2:
+        if K < 2 or not self.joins:
             return None
         return self.better(np.stack([_joined(q, j, k) for k in range(K) for j in range(k)], 1), found.worth)
 

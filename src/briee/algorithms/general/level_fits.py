@@ -108,6 +108,8 @@ class LevelFits:
             rows,
             state.decoders,
             Rules(
+                candidates=self.config.fit.candidates,
+                joins=self.config.fit.joins,
                 num_actions=A,
                 most=self.config.num_latents,
                 charge=float(state.charge[h]),
