@@ -186,7 +186,10 @@ def ablation_general() -> str:
     rows = []
     for variant in GENERAL_CHANGES:
         label = f"general {variant}".strip()
-        lines = [[r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, w)] for w in worlds.values()]
+        lines = [
+            [r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, w)]
+            for w in worlds.values()
+        ]
         rows.append([variant or "nothing left out", *(each(own) if own else "not run" for own in lines)])
     return table(["", *worlds], rows)
 

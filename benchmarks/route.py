@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 import briee
 
 ROOT = Path(briee.__file__).parent
-EXAMPLE = ("lock", "--horizon", "25")
+EXAMPLE = ("lock", "--algo", "efficient", "--horizon", "25")
 STAGES = {"cli/main.py": "request", "compute.py": "construction", "training/loop.py": "loop"}
 """The first module of each stage, and the name of the stage."""
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from briee.agent.agent import BRIEE, Agent
+from briee.agent.agent import Agent
 from briee.algorithms import registry as algorithms
 from briee.algorithms.efficient.cell_planning import trial_values
 from briee.algorithms.paper.briee import BrieeAlgorithm
@@ -36,7 +36,8 @@ def read_known_after(config: Any) -> None:
 
 def small(preset: str):
     """A registered preset, made small."""
-    config = algorithms.preset(*algorithms.choose(None, preset), 2)
+    algorithm = "efficient" if preset == "default" else "briee"
+    config = algorithms.preset(algorithm, preset, 2)
     if preset == "default":
         return few_rows(config)
     return replace(tiny(), bonus=config.bonus, lsvi=config.lsvi, evaluation=config.evaluation)
@@ -52,7 +53,8 @@ def test_every_preset_is_checked():
 def test_presets_keep_the_contract_and_read_every_field(preset):
     reads = FieldReads()
     config = reads.watch(small(preset))
-    make = lambda seed, config=config: BRIEE(make_env(), preset, seed=seed, config=config)  # noqa: E731
+    algo = "efficient" if preset == "default" else "briee"
+    make = lambda seed, config=config: Agent(make_env(), preset, algo=algo, seed=seed, config=config)  # noqa: E731
     crowd = with_value(config, "workers", 2, preset)
     agent = check_agent(make, many_workers=lambda seed: make(seed, crowd), iterations=1)
     assert agent.iterations == 2

@@ -77,6 +77,8 @@ class AlgorithmConfig:
     """Fields that change no result."""
     unused: ClassVar[tuple[str, ...]] = ()
     """Fields that the algorithm does not use and refuses to change."""
+    finds_states: ClassVar[bool] = False
+    """Whether `num_latents` is only a limit, because the number of latent states is found."""
     default_episodes: ClassVar[int | None] = None
     """Default training budget; None: that of the command line."""
 

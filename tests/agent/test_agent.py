@@ -317,7 +317,7 @@ def test_a_preset_that_became_an_algorithm_is_understood_with_one_warning(name):
 
 def test_other_presets_and_the_default_say_nothing():
     """Warnings are errors in these tests."""
-    assert Agent(make_env()).spec.algorithm == "efficient"
+    assert Agent(make_env()).spec.algorithm == "general"
     assert (BRIEE(make_env()).spec.algorithm, BRIEE(make_env()).spec.preset) == ("briee", "practical")
     assert BRIEE(make_env(), preset="paper").spec.algorithm == "briee"
     assert Agent(make_env(), "released", algorithm="reward-free").spec.preset == "released"

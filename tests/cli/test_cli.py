@@ -106,7 +106,7 @@ def test_import_is_fast():
         ("train lock --algo ppo --num-latents 3", "unknown option --num-latents: it belongs to --algo"),
         ("runs --sort size", "--sort must be one of run, state, env, horizon, "),
         ("runs --jso", "unknown option --jso: did you mean --json"),
-        ("train lock --fit.forward x", "--fit.forward must be a number, got 'x'"),
+        ("train lock --algo efficient --fit.forward x", "--fit.forward must be a number, got 'x'"),
         ("train lock --resume=yes", "unexpected argument 'yes'"),
         (
             "train lock --preset paper --replearn.hidden-sizes 4 b",
@@ -148,7 +148,7 @@ def test_wrong_requests_get_one_sentence(capsys, request_, sentence):
 @pytest.mark.parametrize(
     ("request_", "meaning", "told"),
     [
-        ("lock", ("efficient", "default", "lock-h6-efficient-s1"), ""),
+        ("lock", ("general", "default", "lock-h6-general-s1"), ""),
         (
             "lock --preset efficient",
             ("efficient", "default", "lock-h6-efficient-s1"),
@@ -161,10 +161,15 @@ def test_wrong_requests_get_one_sentence(capsys, request_, sentence):
         ),
         ("lock --preset paper", ("briee", "paper", "lock-h6-briee-paper-s1"), ""),
         ("lock --preset practical", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
-        ("lock --num-latents 8", ("efficient", "default", "lock-h6-efficient-k8-s1"), ""),
+        ("lock --num-latents 8", ("general", "default", "lock-h6-general-k8-s1"), ""),
         ("lock --preset paper --num-latents 8", ("briee", "paper", "lock-h6-briee-paper-k8-s1"), ""),
         ("lock --algo briee", ("briee", "practical", "lock-h6-briee-practical-s1"), ""),
-        ("lock --reward-free", ("reward-free", "paper", "lock-h6-reward-free-paper-s1"), ""),
+        ("lock --reward-free", ("general", "default", "lock-h6-general-reward-free-s1"), ""),
+        (
+            "lock --reward-free --preset paper",
+            ("reward-free", "paper", "lock-h6-reward-free-paper-s1"),
+            "",
+        ),
     ],
 )
 def test_an_algorithm_has_one_name(capsys, monkeypatch, request_, meaning, told):
@@ -208,6 +213,7 @@ def test_evaluate_is_repeatable_and_leaves_the_run_alone(finished, capsys):
 
 
 def test_lists(finished, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["runs", str(finished.parent)]) == 0
     _, line = capsys.readouterr().out.splitlines()
     assert line.split()[:3] == [str(finished), "finished", "lock"]
@@ -297,7 +303,7 @@ def test_ctrl_c_does_not_wait_for_the_compiler(tmp_path):
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=cold, **pipes) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("efficient on lock")
+        assert process.stdout.readline().startswith("general on lock")
         time.sleep(2)  # the level fit alone compiles for longer than that
         pressed = time.monotonic()
         process.send_signal(signal.SIGINT)

@@ -65,7 +65,7 @@ def test_a_finished_directory_replaces_its_row(tmp_path):
 
 
 def test_the_route_of_a_run_enters_few_modules_and_returns_to_a_room_only_in_the_loop():
-    small = ["lock", "--horizon", "2", "--episodes", "400", "--env.num_actions", "2"]
+    small = ["lock", "--algo", "efficient", "--horizon", "2", "--episodes", "400", "--env.num_actions", "2"]
     program = [sys.executable, str(ROOT / "benchmarks" / "route.py"), *small]
     *lines, count = subprocess.run(program, capture_output=True, text=True, check=True).stdout.splitlines()
     stages, files = [line.split()[0] for line in lines], [line.split()[-1] for line in lines]

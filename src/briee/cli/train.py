@@ -102,7 +102,12 @@ class TrainArgs:
         other = [name for name in now if now[name] != usual.get(name) and name not in config.free_fields]
         short = {"num_latents": "k"}
         parts = [(name.rpartition(".")[2], now[name]) for name in other]
-        words = [f"{short.get(name, name.replace('_', '-') + '-')}{value}" for name, value in parts]
+        words = [
+            name.replace("_", "-")
+            if value is True
+            else f"{short.get(name, name.replace('_', '-') + '-')}{value}"
+            for name, value in parts
+        ]
         return [re.sub(r"[^\w.-]+", "-", word) for word in words][:3]
 
 

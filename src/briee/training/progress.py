@@ -176,7 +176,8 @@ def headline(spec: RunSpec) -> str:
     title = run_title(spec.algorithm, spec.preset, spec.env)
     values = flatten(dataclasses.asdict(spec.config)) if dataclasses.is_dataclass(spec.config) else {}
     latents = [value for name, value in values.items() if name.rpartition(".")[2] == "num_latents"]
-    states = f", num_latents {latents[0]}" if latents else ""
+    most = "at most " if spec.config.finds_states else ""
+    states = f", {most}{latents[0]} latent states a level" if latents else ""
     return f"{title}, horizon {spec.horizon}{states}, seed {spec.seed}"
 
 

@@ -1,7 +1,7 @@
 """Settings of the general algorithm. Imports no JAX."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require
 
@@ -105,6 +105,7 @@ class ExploreConfig:
 class GeneralConfig(AlgorithmConfig):
     """Settings of the general algorithm."""
 
+    finds_states: ClassVar[bool] = True
     num_latents: int = 64
     """The most states that a level may have; how many it has is found from the data."""
     world_states: int = 8192
