@@ -135,6 +135,7 @@ SMALL: dict[str, tuple[int, tuple[tuple[str, Any], ...]]] = {
     "ppo-rnd": (200, (("workers", 20), ("minibatch", 20))),
     "briee": (100, _GAME),
     "efficient": (40, ()),
+    "general": (40, ()),
     "boot-dqn": (40, (("heads", 3), ("workers", 10), ("rounds", 2), ("steps_per_episode", 1))),
     "flambe": (100, (("episodes_per_level", 60),)),
     "homer": (100, (("episodes_per_level", 60), ("epochs", 2), ("restarts", 1), ("psdp.episodes", 20))),
