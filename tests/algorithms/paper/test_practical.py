@@ -150,6 +150,7 @@ def test_a_level_without_a_row_is_learned_later():
     assert 0 < seen.sum() < 12
     np.testing.assert_array_equal(np.asarray(state.rounds) > 0, seen)
     assert np.isinf(np.asarray(state.growth)[~seen]).all()
+    assert np.isfinite(algorithm.metrics(state)["replearn_gap"]), "the levels that wait are not counted"
 
 
 def test_a_balanced_sample_has_the_newest_rows_and_the_rare_ones():
