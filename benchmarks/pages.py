@@ -41,6 +41,7 @@ from queries import (
     span,
     table,
 )
+from world_tables import commands, worlds_of_people
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -372,6 +373,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "lock": lock,
     "worlds": worlds,
     "general": general,
+    "worlds-of-people": worlds_of_people,
+    "worlds-commands": commands,
     "environments": environments,
     "stationary": stationary,
 }

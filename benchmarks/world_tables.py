@@ -1,0 +1,77 @@
+"""The table of the page Worlds, from results/worlds-general."""
+
+from statistics import median
+
+from briee.experiments.tables import Row, read_curves
+from briee.experiments.worlds import WORLDS, World, share
+from queries import RESULTS, count, finished, runs, solved, span, table
+
+NAME = "worlds-general"
+RIVALS = {"sb3:PPO paper": "PPO", "sb3:DQN paper": "DQN"}
+
+
+def worlds_of_people() -> str:
+    """Every environment: episodes, seconds, share of the optimum, and Stable-Baselines3."""
+    head = [
+        "environment",
+        "runs",
+        "episodes until solved",
+        "share of the optimum",
+        "seconds",
+        *RIVALS.values(),
+    ]
+    return table(head, [_line(world) for world in WORLDS])
+
+
+def commands() -> str:
+    """The command of every environment."""
+    return table(["environment", "command"], [[_words(w), f"`{w.command}`"] for w in WORLDS])
+
+
+def shares_of(world: World, label: str = "general") -> list[float]:
+    """The share of the optimum of every run of a line."""
+    curves = [c for c in read_curves(RESULTS / NAME) if (c["label"], c["world"]) == (label, world.name)]
+    found = [share(curves, row) for row in _rows(world, label)]
+    return [value for value in found if value is not None]
+
+
+def _rows(world: World, label: str) -> list[Row]:
+    """The runs of a line that are over."""
+    own = [row for row in runs(NAME) if (row["label"], row["world"]) == (label, world.name)]
+    return finished(own)
+
+
+def _words(world: World) -> str:
+    return f"{world.words} (`--rich {world.rich}`)" if world.rich else world.words
+
+
+def _episodes(rows: list[Row]) -> str:
+    done = solved(rows)
+    if not done:
+        return f"{count(median(int(row['episodes']) for row in rows))} in all"
+    missing = "" if len(done) == len(rows) else f" ({len(done)} of {len(rows)})"
+    return f"{span(sorted(done))}{missing}"
+
+
+def _line(world: World) -> list[str]:
+    """A row of the table."""
+    rows = _rows(world, "general")
+    if not rows:
+        return [_words(world), *["not run"] * (4 + len(RIVALS))]
+    own = shares_of(world)
+    reached = [round(float(row["final_return"]), 2) for row in rows]
+    optimum = span([round(value, 2) for value in own], ".2f") if own else f"return {span(reached, '.2f')}"
+    seconds = f"{median(float(row['seconds']) for row in rows):.0f}"
+    own_cells = [_words(world), str(len(rows)), _episodes(rows), optimum, seconds]
+    return [*own_cells, *(_rival(world, name) for name in RIVALS)]
+
+
+def _rival(world: World, label: str) -> str:
+    """Episodes until solved, or the share of the optimum after all of them."""
+    rows = _rows(world, label)
+    if not rows:
+        return "not run"
+    if done := solved(rows):
+        return span(done) if len(done) == len(rows) else f"{span(done)} ({len(done)} of {len(rows)})"
+    reached = span([round(value, 2) for value in shares_of(world, label)], ".2f")
+    return f"{reached} after {count(world.rivals)}"
