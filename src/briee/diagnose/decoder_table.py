@@ -19,6 +19,7 @@ from briee.protocols import Algorithm, S, Sampler
 
 SAMPLES = 50
 """Observations per latent state and level (Appendix E)."""
+LEAST_SHARE = 1e-3  # of the colours of the figure
 
 
 class DecoderTable(NamedTuple):
@@ -32,6 +33,11 @@ class DecoderTable(NamedTuple):
     """bool[H, Z]: latent states that some policy reaches."""
     group: np.ndarray
     """int[H, Z]: latent states with equal transitions share a number; a decoder need not separate them."""
+
+    @property
+    def num_used(self) -> int:
+        """Number of decoded states up to the last one that anything is decoded to: what figures show."""
+        return int(np.flatnonzero((self.average > LEAST_SHARE).any((0, 1))).max(initial=0)) + 1
 
 
 @quick_jit
@@ -96,14 +102,16 @@ def draw_decoder(table: DecoderTable, path: Path, title: str = "") -> None:
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
-    horizon, num_latents, num_decoded = table.average.shape
+    horizon, num_latents, _ = table.average.shape
+    num_decoded = table.num_used
     matched = np.stack([match_states(average) for average in table.average])
     figure = Figure(figsize=(min(4 + 0.3 * horizon, 16), 1.2 + 1.15 * num_latents), layout="constrained")
     axes = figure.subplots(num_latents, 1, sharex=True, squeeze=False)[:, 0]
     for z, axis in enumerate(axes):
-        shares = np.where(table.reachable[:, z, None], table.average[:, z], np.nan).T
+        shares = np.where(table.reachable[:, z, None], table.average[:, z, :num_decoded], np.nan).T
         axis.set_facecolor("0.85")
-        axis.imshow(np.clip(shares, 1e-3, 1), norm=LogNorm(1e-3, 1), aspect="auto", interpolation="nearest")
+        scale = LogNorm(LEAST_SHARE, 1)
+        axis.imshow(np.clip(shares, LEAST_SHARE, 1), norm=scale, aspect="auto", interpolation="nearest")
         seen = np.flatnonzero(table.reachable[:, z] & (matched[:, z] >= 0))
         axis.plot(seen, matched[seen, z], "o", color="white", markeredgecolor="black", markersize=3)
         axis.set_ylabel(f"latent {z}\ndecoded", fontsize=9)

@@ -279,7 +279,7 @@ def decoder(run: RunContents) -> Heats | None:
     if table is None:
         return None
     panels = tuple(
-        np.where(table.reachable[:, z, None], table.average[:, z], np.nan).T
+        np.where(table.reachable[:, z, None], table.average[:, z, : table.num_used], np.nan).T
         for z in range(table.average.shape[1])
     )
     caption = (
