@@ -287,3 +287,21 @@ def test_true_labels_are_never_withdrawn_and_chance_labels_usually_are():
         alarms["chance"] += fresh_gain(chosen, guess, rows) < -MOST_LOSS * 40
     assert alarms["true"] == 0
     assert alarms["chance"] >= 18
+
+
+def test_large_images_are_seen_by_patches_alone():
+    """No level keeps a linear map of thousands of pixels; shapes are told apart all the same."""
+    rng, shape = np.random.default_rng(6), (36, 36)
+    rows, state = planted(120)
+    x = 0.05 * rng.normal(size=(120, *shape))
+    for one, (i, j), k in zip(x, rng.integers(0, 33, (120, 2)), state, strict=True):
+        one[i : i + 3, j : j + 3] += 2 * np.asarray([np.eye(3), np.eye(3)[::-1]][k])
+    rows = rows._replace(observation=x.reshape(120, -1).astype(np.float32))
+    decoders: Any = no_decoders(1, shape, 8, 120)
+    assert decoders.clouds.transform.size == decoders.bank.transform.size == 0
+    decoders = replace(decoders, patches=draw_patches(rows.observation, shape, rng))
+    found = fit_level(rows, decoders, RULES, rng)
+    assert found.regression is not None
+    assert agreement(found.label, state) > 0.9
+    put_regression(decoders, 0, **found.regression)
+    check_compiled(decoders, 0, rows.observation)

@@ -19,7 +19,7 @@ from briee.algorithms.general.decoders import Decoders
 from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, STATES, TEACHERS, ask
 from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, Smoother, kernel, smoother
 from briee.algorithms.general.label_search import Labels, Search
-from briee.algorithms.general.patches import coordinates
+from briee.algorithms.general.patches import by_patches_alone, coordinates
 from briee.algorithms.general.whitening import White, whiten
 
 PENALTIES = 0.03, 0.2  # ridge penalties of the regressions
@@ -106,12 +106,16 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
     """The best candidate."""
     x = rows.observation.astype(np.float64)
     contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions)
-    white = whiten(x, rows.label, CLOUD_COORDINATES)
-    clouds = find_clouds(x, white, rules.most)
-    clouds = clouds._replace(fits=clouds.fits and "clouds" in rules.candidates)
-    worth = cloud_worth(clouds, contexts)
-    if not contexts.informative or (clouds.fits and rules.trusted):
-        return of_clouds(white, clouds, worth)
+    own, worth = None, 0.0
+    if not by_patches_alone(decoders.patches.shape):
+        white = whiten(x, rows.label, CLOUD_COORDINATES)
+        clouds = find_clouds(x, white, rules.most)
+        worth = cloud_worth(clouds, contexts)
+        own = of_clouds(white, clouds, worth)
+        usable = clouds.fits and "clouds" in rules.candidates
+        if not contexts.informative or (usable and rules.trusted):
+            return own
+        own = own if usable else None
     candidates = list(regressions(rows.observation, decoders, rules))
     best: tuple[Labels, Regression] | None = None
     for one in entrants(candidates, rows, rules, rng):
@@ -121,9 +125,9 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
         if best is None or labels.worth > best[0].worth:
             best = labels, one
     rival = max(best[0].worth, 0.0) if best else 0.0
-    likely = rules.hopeful and rival < rules.proven and len(clouds.bias) <= STATES
-    if clouds.fits and (worth >= rival or likely):
-        return of_clouds(white, clouds, worth)
+    hopeful = rules.hopeful and rival < rules.proven
+    if own is not None and (worth >= rival or (hopeful and own.states <= STATES)):
+        return own
     if best is None or rival == 0.0:
         return Found(None, None, None, 0.0, np.ones(len(x), np.int32), 1)
     return of_regression(*best, candidates)
@@ -179,11 +183,13 @@ def of_regression(labels: Labels, chosen: Regression, candidates: list[Regressio
 def regressions(x: Float[np.ndarray, "n D"], decoders: Decoders, rules: Rules) -> Iterator[Regression]:
     """All candidates that are kernel regressions."""
     image, names, team = len(decoders.patches.patch) > 0, rules.candidates, rules.team
-    mean, transform = standardised(x, image)
-    z = ((x - mean) @ transform).astype(np.float32)
-    values = {"embedding": LINEAR, "mean": mean, "transform": transform}
     kinds = {"rbf": RBF} if image else {"rbf": RBF, "quadratic": QUADRATIC, "products": PRODUCTS}
-    embedded = [(z, kind, float(z.shape[1]), values) for name, kind in kinds.items() if name in names]
+    embedded: list[tuple[np.ndarray, int, float, dict[str, Any]]] = []
+    if not by_patches_alone(decoders.patches.shape):
+        mean, transform = standardised(x, image)
+        z = ((x - mean) @ transform).astype(np.float32)
+        values = {"embedding": LINEAR, "mean": mean, "transform": transform}
+        embedded = [(z, kind, float(z.shape[1]), values) for name, kind in kinds.items() if name in names]
     if image and "patches" in names:
         seen = coordinates(decoders.patches, x).astype(np.float32)
         embedded.append((seen, RBF, float(seen.shape[1]), {"embedding": PATCHES}))

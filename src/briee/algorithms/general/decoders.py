@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.general.kernel_bank import Bank, CompiledBank, embed, no_bank, predict, put
 from briee.algorithms.general.kernels import probabilities as normalised
-from briee.algorithms.general.patches import Patches, no_patches
+from briee.algorithms.general.patches import Patches, by_patches_alone, no_patches
 from briee.numerics.linalg import at_level
 
 NEVER = -1e6  # bias of a cloud that does not exist
@@ -65,8 +65,11 @@ def no_clouds(horizon: int, dimension: int, most: int) -> CloudArrays:
 
 
 def no_decoders(horizon: int, shape: tuple[int, ...], most: int, rows: int) -> Decoders:
-    """Decoders that give every observation the same label; regressions have at most this many rows."""
-    D = int(np.prod(shape))
+    """Decoders that give every observation the same label; regressions have at most this many rows.
+
+    Large images have neither clouds nor linear coordinates.
+    """
+    D = 0 if by_patches_alone(shape) else int(np.prod(shape))
     return Decoders(
         kind=np.zeros(horizon, np.int32),
         states=np.ones(horizon, np.int32),
@@ -159,6 +162,8 @@ class StatePolicy(eqx.Module):
     def cloud_label(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Int[Array, ""]:
         """The label where the states are clouds."""
         own = at_level(self.clouds, level)
+        if not own.mean.size:
+            return jnp.int32(1)
         z = (observation.reshape(-1) - own.mean) @ own.transform
         cloud = jnp.argmax(own.weight @ z + own.bias)
         distance = jnp.sum((z - own.centre) ** 2, -1).min()

@@ -136,7 +136,9 @@ class CompiledBank(eqx.Module):
 
 
 def linear(own: Bank, x):
-    """Linear coordinates of an observation."""
+    """Linear coordinates of an observation; large images have none."""
+    if not own.mean.size:
+        return jnp.zeros(COORDINATES)
     return (x - own.mean) @ own.transform
 
 

@@ -15,6 +15,7 @@ SIDE, COUNT = 5, 96  # pixels, patches
 BATCH = 64  # images at a time: all their patches are in memory
 IMAGES = 200  # images that patches are drawn from
 FLOOR = 1e-6
+LARGEST = 1024  # pixels and channels of images that are also mapped linearly
 
 
 class Patches(eqx.Module):
@@ -32,6 +33,11 @@ class Patches(eqx.Module):
 def has_patches(shape: tuple[int, ...]) -> bool:
     """Whether observations of this shape are images with room for patches."""
     return len(shape) in (2, 3) and min(shape[:2]) >= SIDE
+
+
+def by_patches_alone(shape: tuple[int, ...]) -> bool:
+    """Whether linear maps of an image would need too much memory at every level."""
+    return has_patches(shape) and int(np.prod(shape)) > LARGEST
 
 
 def no_patches(shape: tuple[int, ...]) -> Patches:
