@@ -73,6 +73,7 @@ RULES = Rules(
     charge=3.0,
     team=np.full(TEAM, -1, np.int32),
     trusted=False,
+    last_resort=False,
     hopeful=False,
     proven=5.0,
     incumbent=0,

@@ -93,6 +93,8 @@ class Rules(NamedTuple):
     """Levels whose teachers may be asked."""
     trusted: bool
     """Clouds proved right at other levels: they are accepted without a race."""
+    last_resort: bool
+    """Nothing is left to discover: a single trusted cloud has to win a race."""
     hopeful: bool
     """No regression won anywhere: a few clouds win unless a regression is worth at least `proven`."""
     proven: float
@@ -113,7 +115,8 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
         worth = cloud_worth(clouds, contexts)
         own = of_clouds(white, clouds, worth)
         usable = clouds.fits and "clouds" in rules.candidates
-        if not contexts.informative or (usable and rules.trusted):
+        stuck = rules.last_resort and own.states == 1
+        if not contexts.informative or (usable and rules.trusted and not stuck):
             return own
         own = own if usable else None
     candidates = list(regressions(rows.observation, decoders, rules))
@@ -125,6 +128,11 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
         if best is None or labels.worth > best[0].worth:
             best = labels, one
     rival = max(best[0].worth, 0.0) if best else 0.0
+    if rules.trusted and best is not None and rival > 0 and own is not None:
+        white = whiten(x, best[0].phi.argmax(1), CLOUD_COORDINATES)  # the noise within these labels
+        clouds = find_clouds(x, white, rules.most)
+        worth = cloud_worth(clouds, contexts)
+        own = of_clouds(white, clouds, worth)
     hopeful = rules.hopeful and rival < rules.proven
     if own is not None and (worth >= rival or (hopeful and own.states <= STATES)):
         return own

@@ -29,6 +29,7 @@ from briee.protocols import Sampler
 
 TEACHES = 20.0  # nats that the states of a level are worth before other levels may ask it
 BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
+STUCK_AGAIN = 1.1  # a level that is stuck is tried again when there are this many times as many episodes
 PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
 FITTED = (
     "decoders",
@@ -83,7 +84,16 @@ class LevelFits:
         order = np.argsort(-growth, kind="stable")[: rule.max_levels]
         known = (state.value > self.config.fit.settled) & (state.chance < self.config.explore.settled)
         enough = np.where(self.sees_novelty(state) | known, rule.growth, rule.growth_unsure)
-        return sorted(int(h) for h in order if growth[h] > enough[h])
+        return sorted({int(h) for h in order if growth[h] > enough[h]} | set(self.stuck(state)))
+
+    def stuck(self, state: GeneralState) -> list[int]:
+        """Levels with one trusted cloud although nothing is left to discover, a while after their last fit."""
+        if float(state.chance) >= self.config.explore.settled:
+            return []
+        waited = int(state.episodes) >= STUCK_AGAIN * state.raced_at
+        return [
+            int(h) for h in np.flatnonzero(self.sees_novelty(state) & (state.decoders.states == 1) & waited)
+        ]
 
     def fit(self, state: GeneralState, h: int, teach: bool = True) -> None:
         """Fit one level, in place; others may learn from it if it may `teach`."""
@@ -115,6 +125,7 @@ class LevelFits:
                 charge=float(state.charge[h]),
                 team=teachers_of(state, h),
                 trusted=trusted,
+                last_resort=float(state.chance) < self.config.explore.settled,
                 hopeful=not (state.race == KERNEL).any(),
                 proven=self.config.fit.proven,
                 incumbent=int(state.choice[h]),
