@@ -87,7 +87,7 @@ class LevelFits:
         return sorted({int(h) for h in order if growth[h] > enough[h]} | set(self.stuck(state)))
 
     def stuck(self, state: GeneralState) -> list[int]:
-        """Levels with one trusted cloud although nothing is left to discover, a while after their last fit."""
+        """Levels with one trusted cloud although nothing is left to discover, a while after their fit."""
         if float(state.chance) >= self.config.explore.settled:
             return []
         waited = int(state.episodes) >= STUCK_AGAIN * state.raced_at
