@@ -55,15 +55,15 @@ class AlgorithmEntry(NamedTuple):
 
 
 ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "efficient": AlgorithmEntry(
-        "a sibling of Algorithm 1 for few episodes: stratified data, level fits, discovery",
-        "efficient.algorithm:Efficient",
-        {"default": EfficientConfig.efficient},
-    ),
     "general": AlgorithmEntry(
         "latent states behind any observation, their number found: candidates judged by what they predict",
         "general.algorithm:General",
         {"default": GeneralConfig.general},
+    ),
+    "efficient": AlgorithmEntry(
+        "a sibling of Algorithm 1 for few episodes: stratified data, level fits, discovery",
+        "efficient.algorithm:Efficient",
+        {"default": EfficientConfig.efficient},
     ),
     "briee": AlgorithmEntry(
         "representation learning, bonus and planning, interleaved (Algorithm 1)",
@@ -156,7 +156,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         for name in ("PPO", "A2C", "DQN")
     },
 }
-DEFAULT_ALGORITHM = "efficient"
+DEFAULT_ALGORITHM = "general"
 BASELINES = tuple(name for name, entry in ALGORITHMS.items() if entry.path.startswith("baselines."))
 """Names of the algorithms that BRIEE is compared with."""
 RIVALS = (
@@ -235,8 +235,8 @@ def default_preset(algorithm: str) -> str:
 
 
 LOOKS: dict[str, tuple[str, str]] = {
-    "efficient": ("efficient (the default)", "#2f6fc1"),
-    "general": ("general (finds K itself)", "#1d9fd8"),
+    "efficient": ("efficient", "#2f6fc1"),
+    "general": ("general (the default)", "#1d9fd8"),
     "briee": ("BRIEE, Algorithm 1", "#e0862a"),
     "reward-free": ("BRIEE, Algorithm 4 (reward-free)", "#8c6d46"),
     "theory": ("BRIEE with exact oracles", "#7a6fd0"),
