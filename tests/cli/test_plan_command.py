@@ -55,7 +55,7 @@ def folder(tmp_path_factory) -> Path:
     """A folder with rewards, a reward-free run, and one of Algorithm 1."""
     path = tmp_path_factory.mktemp("plan")
     (path / "mine.py").write_text(REWARDS)
-    assert main([*TRAIN, "--reward-free", "--run-dir", str(path / "free")]) == 0
+    assert main([*TRAIN, "--algo", "reward-free", "--run-dir", str(path / "free")]) == 0
     assert main([*TRAIN, "--preset", "paper", "--episodes", "100", "--run-dir", str(path / "bound")]) == 0
     return path
 

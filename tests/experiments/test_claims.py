@@ -38,17 +38,19 @@ def episodes(figure: str, label: str) -> dict[int, list[float]]:
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_the_tables_are_those_that_reproduce_writes(figure, tmp_path):
-    assert table(figure)
+    experiment = find_figure(figure)
+    folder = experiment.folder or figure
+    assert table(folder)
     for path in RESULTS.glob("*/*.*"):
         if path.suffix != ".png":
             (tmp_path / path.parent.name).mkdir(exist_ok=True)
             shutil.copy(path, tmp_path / path.parent.name)
     shutil.copy(RESULTS / "fingerprints.json", tmp_path)
-    write_tables(find_figure(figure).settings, tmp_path / figure, Existing(tmp_path))
+    write_tables(experiment.settings, tmp_path / folder, Existing(tmp_path))
     for name in ("runs.csv", "curves.csv.gz", "manifest.json"):
         again = f"`briee reproduce {figure} --plot-only` writes another {name}"
-        assert (tmp_path / figure / name).read_bytes() == (RESULTS / figure / name).read_bytes(), again
-    assert (RESULTS / figure / f"{figure}.png").exists()
+        assert (tmp_path / folder / name).read_bytes() == (RESULTS / folder / name).read_bytes(), again
+    assert (RESULTS / folder / f"{figure}.png").exists()
 
 
 def test_lsvi_with_true_features_solves_every_horizon():
