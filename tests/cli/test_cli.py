@@ -297,13 +297,13 @@ def test_ctrl_c_exits_130_and_the_printed_command_continues(finished, tmp_path):
 
 
 def test_ctrl_c_does_not_wait_for_the_compiler(tmp_path):
-    command = [sys.executable, "-m", "briee", "train", "lock", "--horizon", "25"]
+    command = [sys.executable, "-m", "briee", "train", "lock", "--algo", "efficient", "--horizon", "25"]
     command += ["--run-dir", str(tmp_path / "run")]
     cold = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=cold, **pipes) as process:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("general on lock")
+        assert process.stdout.readline().startswith("efficient on lock")
         time.sleep(2)  # the level fit alone compiles for longer than that
         pressed = time.monotonic()
         process.send_signal(signal.SIGINT)
