@@ -103,3 +103,13 @@ def test_rounds_must_divide_the_episodes():
     config = GeneralConfig()
     with pytest.raises(ValueError, match=r"episodes must be a multiple of rounds \(3\), got 20"):
         replace(config, explore=replace(config.explore, rounds=3))
+
+
+def test_large_images_keep_the_shape_of_every_leaf():
+    env = CombinationLock(horizon=2, num_actions=3, emission="image", image_size=36, instance_seed=1)
+    algorithm = General(ScanSampler(env), GeneralConfig())
+    state = first = algorithm.init(jax.random.key(0))
+    for _ in range(3):  # patches are drawn at the second update
+        state = algorithm.update(state)
+    assert state.decoders.patches.patch.any()
+    assert [leaf.shape for leaf in jax.tree.leaves(state)] == [leaf.shape for leaf in jax.tree.leaves(first)]

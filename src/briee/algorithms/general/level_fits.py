@@ -59,7 +59,7 @@ class LevelFits:
         copies = {name: jax.tree.map(np.copy, getattr(state, name)) for name in FITTED}
         state = replace(state, **copies, levels_refit=np.asarray(len(levels), np.int64))
         if fresh:
-            H, D = self.sampler.horizon, prod(self.sampler.observation_shape)
+            H, D = state.decoders.teachers.mean.shape  # large images have D = 0
             teachers = no_bank(H, D, self.config.data.fit_rows)
             state = replace(state, decoders=replace(state.decoders, patches=fresh, teachers=teachers))
             state.taught[:] = 0.0
