@@ -30,7 +30,9 @@ class World(NamedTuple):
     changes: Values = ()
     """The rule of evaluation, if it is another."""
     rivals: int = 0
-    """Episodes for Stable-Baselines3; 0: not run."""
+    """Episodes for Stable-Baselines3, 20 times ours or more."""
+    replay: int = 100_000
+    """Transitions that DQN keeps; fewer of large observations, because of the memory."""
 
     @property
     def name(self) -> str:
@@ -43,15 +45,20 @@ class World(NamedTuple):
         arguments = [f"--env.{name.replace('_', '-')} {value}" for name, value in self.arguments]
         rule = [f"--{name.replace('_', '-')} {value}" for name, value in self.changes]
         rich = [f"--rich {self.rich}"] if self.rich else []
-        parts = [f"briee train {self.env} --algo general --horizon {self.horizon}", *arguments, *rich, *rule]
+        parts = [f"briee train {self.env} --horizon {self.horizon}", *arguments, *rich, *rule]
         return " ".join([*parts, f"--episodes {self.budget}"])
 
-    def setting(self, algorithm: str, preset: str, seed: int, episodes: int) -> Setting:
+    def setting(self, algorithm: str, preset: str, seed: int, episodes: int, changes: Values = ()) -> Setting:
         """A run on it."""
         return Setting(
-            algorithm, preset, self.env, self.horizon, episodes, seed, self.changes,
+            algorithm, preset, self.env, self.horizon, episodes, seed, (*self.changes, *changes),
             arguments=self.arguments, instance=self.instance, rich=self.rich,
         )  # fmt: skip
+
+    def rival(self, name: str, seed: int) -> Setting:
+        """A run of Stable-Baselines3; the exploration rate of DQN falls over a tenth of it, its default."""
+        schedule = (("schedule_episodes", self.rivals), ("replay_size", self.replay))
+        return self.setting(f"sb3:{name}", "paper", seed, self.rivals, schedule if name == "DQN" else ())
 
 
 def target(value: float) -> Values:
@@ -63,44 +70,43 @@ MANY = (("evaluation.episodes", 100),)
 DRY = (("is_slippery", False),)
 SEA = "bsuite/deep_sea-v0"
 WORLDS = (
-    World("FrozenLake 4x4", "FrozenLake-v1", 20, 300, DRY, rivals=8_000),
-    World("the same, noisy vectors", "FrozenLake-v1", 20, 300, DRY, "hadamard"),
-    World("FrozenLake 8x8", "FrozenLake8x8-v1", 40, 800, DRY),
-    World("the same, noisy vectors", "FrozenLake8x8-v1", 40, 800, DRY, "hadamard"),
-    World("FrozenLake 4x4, slippery", "FrozenLake-v1", 100, 1_000, changes=MANY),
-    World("CliffWalking", "CliffWalking-v1", 50, 500, rivals=4_000),
-    World("Taxi", "Taxi-v4", 200, 400, changes=MANY),
-    World("deep sea, 10", SEA, 10, 200, (("size", 10),), instance="mapping_seed", rivals=8_000),
-    World("deep sea, 20", SEA, 20, 400, (("size", 20),), instance="mapping_seed", rivals=8_000),
-    World("deep sea, 50", SEA, 50, 1_500, (("size", 50),), instance="mapping_seed"),
+    World("FrozenLake 4x4", "FrozenLake-v1", 20, 300, DRY, rivals=3_000),
+    World("the same, noisy vectors", "FrozenLake-v1", 20, 300, DRY, "hadamard", rivals=3_000),
+    World("FrozenLake 8x8", "FrozenLake8x8-v1", 40, 800, DRY, rivals=4_500),
+    World("the same, noisy vectors", "FrozenLake8x8-v1", 40, 800, DRY, "hadamard", rivals=5_000),
+    World("FrozenLake 4x4, slippery", "FrozenLake-v1", 100, 500, changes=MANY, rivals=10_000),
+    World("CliffWalking", "CliffWalking-v1", 50, 500, rivals=2_500),
+    World("Taxi", "Taxi-v4", 200, 200, changes=MANY, rivals=4_000),
+    World("deep sea, 10", SEA, 10, 200, (("size", 10),), instance="mapping_seed", rivals=4_000),
+    World("deep sea, 20", SEA, 20, 400, (("size", 20),), instance="mapping_seed", rivals=5_000),
     World(
-        "deep sea, 10, with chance", "bsuite/deep_sea_stochastic-v0", 10, 600, (("size", 10),),
-        instance="mapping_seed", changes=(("evaluation.episodes", 1000),),
+        "deep sea, 50", SEA, 50, 1_500, (("size", 50),), instance="mapping_seed", rivals=8_000, replay=10_000
+    ),
+    World(
+        "deep sea, 10, with chance", "bsuite/deep_sea_stochastic-v0", 10, 300, (("size", 10),),
+        instance="mapping_seed", changes=(("evaluation.episodes", 1000),), rivals=6_000,
     ),
     *(
         World(
-            f"MiniGrid {name}", f"MiniGrid-{name}-v0", H, 1_500, instance="layout_seed", changes=target(good)
+            f"MiniGrid {name}", f"MiniGrid-{name}-v0", H, 1_500, instance="layout_seed", changes=target(good),
+            rivals=rivals, replay=10_000,
         )
-        for name, H, good in (
-            ("Empty-5x5", 30, 0.9),
-            ("Empty-8x8", 50, 0.9),
-            ("DoorKey-5x5", 50, 0.9),
-            ("DoorKey-6x6", 80, 0.9),
-            ("DoorKey-8x8", 100, 0.9),
-            ("FourRooms", 100, 0.6),
-            ("KeyCorridorS3R1", 80, 0.8),
+        for name, H, good, rivals in (
+            ("Empty-5x5", 30, 0.9, 2_500),
+            ("Empty-8x8", 50, 0.9, 3_500),
+            ("DoorKey-5x5", 50, 0.9, 2_500),
+            ("DoorKey-6x6", 80, 0.9, 3_500),
+            ("DoorKey-8x8", 100, 0.9, 4_500),
+            ("FourRooms", 100, 0.6, 3_000),
+            ("KeyCorridorS3R1", 80, 0.8, 2_500),
         )
     ),
-    World("6x6 grid, noisy vectors", "grids/Noisy-v0", 15, 600, rivals=8_000),
-    World("4x4 grid, noisy images", "grids/Image-v0", 9, 600, rivals=8_000),
+    World("6x6 grid, noisy vectors", "grids/Noisy-v0", 15, 600, rivals=3_500),
+    World("4x4 grid, noisy images", "grids/Image-v0", 9, 600, rivals=3_000),
 )  # fmt: skip
 OURS = tuple(w.setting("general", "default", seed, w.budget) for w in WORLDS for seed in SEEDS)
 THEIRS = tuple(
-    world.setting(f"sb3:{name}", "paper", seed, world.rivals)
-    for seed in SEEDS
-    for world in WORLDS
-    if world.rivals
-    for name in ("PPO", "DQN")
+    world.rival(name, seed) for seed in SEEDS for world in WORLDS if world.rivals for name in ("PPO", "DQN")
 )
 
 
