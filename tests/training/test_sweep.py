@@ -64,10 +64,10 @@ def test_a_product_adds_factors_and_an_exclusion_drops_runs():
         """
     )
     assert [run.name for run in runs] == [
-        "lock-h6-noise0.1-efficient-s1",
-        "lock-h6-noise0.2-efficient-s1",
-        "lock-h6-noise0.1-efficient-s2",
-        "lock-h6-noise0.2-efficient-s2",
+        "lock-h6-noise0.1-general-s1",
+        "lock-h6-noise0.2-general-s1",
+        "lock-h6-noise0.1-general-s2",
+        "lock-h6-noise0.2-general-s2",
         "lock-h3-briee-paper-replearn.hidden_sizes8x8-s1",
         "lock-h3-briee-paper-replearn.hidden_sizes4-s1",
     ]
@@ -103,7 +103,7 @@ def test_a_product_adds_factors_and_an_exclusion_drops_runs():
         ("seed = 3\nenv.noise = 0.2", 2, "env is missing; arguments of an environment need quotes"),
         ('env = "lock"\nseed = 1\nseed = 2', 3, "Cannot overwrite a value"),
         ('env = "lock\n', 1, "cannot read sweep.toml: Illegal character"),
-        ('env = "lock"\nseed = [1, 1]', 2, "two runs are equal: lock-h6-efficient-s1"),
+        ('env = "lock"\nseed = [1, 1]', 2, "two runs are equal: lock-h6-general-s1"),
         ('env = "lock"\nepisodes = [10, 20]', 2, "two runs are different but have the same name: lock-h6-"),
     ],
 )
@@ -170,7 +170,6 @@ def test_a_larger_budget_continues_and_another_run_is_no_substitute(tmp_path):
         inspect(other, tmp_path)
 
 
-pytestmark = pytest.mark.slow
 REAL_FILE = """
 env = ["lock", "lock-dense"]
 horizon = 3
@@ -248,6 +247,7 @@ def undisturbed(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [(), ("ray",), SLURM], ids=["local", "ray", "slurm"])
 def test_twelve_real_runs_are_killed_and_continued(tmp_path, undisturbed, launcher):
     if launcher:
@@ -298,6 +298,7 @@ class Broken(gym.Env):
 """
 
 
+@pytest.mark.slow
 def test_an_environment_that_raises_fails_its_run_alone(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "twelve.toml").write_text(
