@@ -8,7 +8,7 @@ from statistics import median
 
 from briee.errors import RunError
 from briee.experiments.paper_figures import MEASURED
-from briee.experiments.rivals import UNEVEN, WORLDS, cell
+from briee.experiments.rivals import LOCK, UNEVEN, WORLDS, cell, refuses
 from briee.experiments.tables import Row, read_curves
 from briee.training.directory import read_table
 
@@ -204,10 +204,14 @@ def rivals() -> str:
     names |= {f"lock, H = {H}": f"lock, H = {H}" for H in HORIZONS}
     there = {row["world"] for row in rows}
     worlds = {words: name for words, name in names.items() if name in there}
-    lines = []
-    for label in dict.fromkeys(row["label"] for row in rows):
-        own = [[r for r in rows if r["label"] == label and r["world"] == name] for name in worlds.values()]
-        lines.append([f"`{label}`", *(cell(part) for part in own)])
+    known, lines = {world.name: world for world in WORLDS.values()}, []
+    for label, algorithm in {row["label"]: row["algorithm"] for row in rows}.items():
+        texts = [
+            cell([r for r in rows if r["label"] == label and r["world"] == name])
+            or "refused" * refuses(algorithm, known.get(name, LOCK))
+            for name in worlds.values()
+        ]
+        lines.append([f"`{label}`", *texts])
     return table(["", *worlds], lines)
 
 

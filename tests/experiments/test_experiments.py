@@ -16,6 +16,7 @@ from briee.experiments import FIGURES, runner
 from briee.experiments.ablations import OTHER, switched
 from briee.experiments.fingerprint import machine
 from briee.experiments.plots import moving_average
+from briee.experiments.rivals import HOMES, WORLDS, refuses, setting_of
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting, sweep_file
 from briee.experiments.tables import Existing, configuration_hash, is_done, read_curves
@@ -53,6 +54,17 @@ def test_every_experiment_is_a_sweep_file(name, capsys):
     hashes = [configuration_hash(with_instance(run.spec)) for run in runs]
     assert sorted(hashes) == sorted(configuration_hash(setting.spec()) for setting in settings)
     assert sorted(run.spec.episodes for run in runs) == sorted(s.episodes for s in settings)
+
+
+@pytest.mark.parametrize(
+    ("home", "world"),
+    [(home, world) for home in HOMES for world in WORLDS.values() if refuses(home[0], world)],
+)
+def test_a_world_that_is_marked_as_refused_is_refused_in_a_sentence(home, world):
+    from briee.training.spec import build
+
+    with pytest.raises(ValueError, match=r"olive enumerates|lsvi-ucb needs ground-truth features"):
+        build(setting_of(*home[:3], world, 31).spec())
 
 
 def test_an_experiment_is_carried_out_by_its_name(capsys, tmp_path, monkeypatch):

@@ -101,7 +101,8 @@ MUSIK = replace(
 )
 
 
-def test_heads_play_the_action_that_leads_to_their_state():
+@pytest.mark.parametrize("fitted", [False, True])
+def test_heads_play_the_action_that_leads_to_their_state(fitted):
     """Action 2 of three leads from x = 0 to x' = e_0, the others to e_1; member 1 alone is in x = 0."""
     rng = np.random.default_rng(0)
     action, member = rng.integers(3, size=900), rng.integers(2, size=900)
@@ -110,7 +111,7 @@ def test_heads_play_the_action_that_leads_to_their_state():
     next_x = jnp.asarray(np.where(won[:, None], [1.0, 0.0], [0.0, 1.0]), jnp.float32)
     zero = jnp.zeros(900)
     rows = Gathered(x, jnp.asarray(action), zero, next_x, zero, next_x, zero, jnp.asarray(member), zero)
-    config = replace(MUSIK, num_latents=2, steps=300, learning_rate=1e-2)
+    config = replace(MUSIK, num_latents=2, steps=300, learning_rate=1e-2, fitted_index=fitted)
     heads, parent = inverse_kinematics(rows, config, 3, jax.random.key(0))
     best = np.asarray(heads(jnp.array([0.0, 1.0])).reshape(2, 3)).argmax(axis=1)
     assert (2 in best, list(best).count(2)) == (True, 1)

@@ -104,6 +104,7 @@ def inverse_kinematics(
 ) -> tuple[Layers, Int[Array, " K"]]:
     """The heads f_j of one level, and the cover policy that precedes each state j."""
     phi_key, heads_key, fit_key = jax.random.split(key, 3)
+    training = {"steps": config.steps, "batch": config.batch, "learning_rate": config.learning_rate}
     d, K = rows.x.shape[1], config.num_latents
     start = (
         new_layers(phi_key, (d, K)),
@@ -114,9 +115,24 @@ def inverse_kinematics(
     def loss(parameters, part, key):
         return -jnp.log(likelihood(parameters, part, config.squash)).mean()
 
-    phi, heads = descend(
-        loss, start, data, fit_key, steps=config.steps, batch=config.batch, learning_rate=config.learning_rate
-    )
+    phi, heads = descend(loss, start, data, fit_key, **training)
     state = jax.nn.one_hot(jnp.argmax(phi(rows.next_x), axis=1), K)
+    if config.fitted_index:
+        return heads, index_network(state, rows.member, config.hidden_size, fit_key, training)
     count = jnp.einsum("nj,ni->ji", state, jax.nn.one_hot(rows.member, K))
     return heads, jnp.argmax(count, axis=1).astype(jnp.int32)
+
+
+def index_network(
+    state: Float[Array, "n K"], member: Int[Array, " n"], hidden_size: int, key: PRNGKeyArray, training: dict
+) -> Int[Array, " K"]:
+    """The likeliest member of the cover before each state, by a network trained on p(member | state)."""
+    K = state.shape[1]
+    start_key, fit_key = jax.random.split(jax.random.fold_in(key, 1))
+
+    def loss(g, part, key):
+        state, member = part
+        return -jnp.take_along_axis(jax.nn.log_softmax(g(state)), member[:, None], axis=1).mean()
+
+    g = descend(loss, new_layers(start_key, (K, hidden_size, K)), (state, member), fit_key, **training)
+    return jnp.argmax(g(jnp.eye(K)), axis=1).astype(jnp.int32)

@@ -63,6 +63,9 @@ class MusikConfig(AlgorithmConfig):
     """Step size of Adam (its authors)."""
     squash: bool = True
     """Whether the logits of the inverse model are tanh / 10, as in its authors' program."""
+    fitted_index: bool = False
+    """Whether a network predicts which cover policy precedes a state, as in its authors' program, instead of
+    counts."""
     check_episodes: int = 20
     """Episodes of each update that plays the finished policy."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
