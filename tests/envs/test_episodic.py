@@ -145,10 +145,16 @@ def test_vectors_are_encoded_part_by_part(space, value, expected):
     assert encoder.absorbing.tolist() == [0] * (len(expected) - 1) + [1]
 
 
-def test_large_discrete_spaces_are_one_hot_too():
-    encoded = ObservationEncoder(spaces.Discrete(500))(np.array([499, 0]), batch=2)
-    assert encoded.shape == (2, 501)
-    assert encoded.argmax(axis=1).tolist() == [499, 0]
+@pytest.mark.parametrize("n", [500, 2000])
+def test_large_discrete_spaces_are_one_hot_too(n):
+    encoder = ObservationEncoder(spaces.Discrete(n))
+    encoded = encoder(np.array([n - 1, 0]), batch=2)
+    assert encoded.shape == (2, n + 1)
+    assert encoded.argmax(axis=1).tolist() == [n - 1, 0]
+    assert encoded.sum() == 2
+    for outside in (-1, n):
+        with pytest.raises(ValueError, match=rf"\[0, {outside}\] lies outside Discrete\({n}\)"):
+            encoder(np.array([0, outside]), batch=2)
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 3), (4, 5)])

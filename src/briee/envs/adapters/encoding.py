@@ -10,6 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+MOST_ROWS = 1024
+"""Discrete observations up to this many are looked up in a table."""
+
 
 class UnsupportedSpaceError(ValueError):
     """An unsupported observation or action space; the message says what is supported."""
@@ -47,10 +50,20 @@ class ObservationEncoder:
         self.absorbing = np.zeros(self.space.shape, np.float32)
         if not self.is_image:
             self.absorbing[-1] = 1.0
+        self._rows: np.ndarray | None = None
+        """The encoding of each state of a Discrete space."""
+        if isinstance(space, spaces.Discrete) and space.start == 0 and space.n <= MOST_ROWS:
+            self._rows = np.eye(int(space.n), self.space.shape[0], dtype=np.float32)
 
     def __call__(self, observation: Any, batch: int | None = None) -> np.ndarray:
         """float32 [*shape], or [batch, *shape] for the batched observation of a vector environment."""
         n = 1 if batch is None else batch
+        if self._rows is not None and isinstance(observation, np.ndarray) and observation.shape == (batch,):
+            try:
+                if not (observation < 0).any():
+                    return self._rows[observation]
+            except IndexError:
+                pass  # the error below names the values
         encoded = []
         for path, part in self.parts:
             value = observation

@@ -21,6 +21,8 @@ from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceErr
 from briee.envs.adapters.third_party import environment_name, own_horizon, own_optimum
 
 NUMBERS = (int, float, np.generic)
+CHECKS = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
+"""Wrappers of `gym.make` that copies are stepped without: their checks are made here, too."""
 _NOTHING: dict[str, Any] = {}
 
 
@@ -124,11 +126,12 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self.single_observation_space = self.encoder.space
         self.observation_space = batch_space(self.encoder.space, env.num_envs)
         self.optimal_return = optimal_return if optimal_return is not None else own_optimum(env, self.horizon)
-        self._level, self._over = self.horizon, np.ones(env.num_envs, bool)
+        self._level = self.horizon
+        self._end(np.ones(env.num_envs, bool))
         self.info_keys: Sequence[str] | None = None
         """Keys of the copies' infos that are merged; None for all."""
         self._copies = env.envs if type(env) is gym.vector.SyncVectorEnv else None
-        self._steps = [copy.step for copy in self._copies or ()]
+        self._steps = [_inner(copy).step for copy in self._copies or ()]
         self._seen: list[Any] = []
 
     @property
@@ -143,7 +146,8 @@ class EpisodicVector(gym.vector.VectorWrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None):
         """Start all episodes; one seed or a list of seeds is passed to the vector environment."""
         n = self.num_envs
-        self._level, self._over = 0, np.zeros(n, bool)
+        self._level = 0
+        self._end(np.zeros(n, bool))
         with _blame(self.name, "reset", self.num_envs) as blame:
             if self._copies is None:
                 observation, info = self.env.reset(seed=seed, options=options)
@@ -154,7 +158,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
                     blame.copy = index
                     told.append(_pair(env.reset(seed=own, options=options)))
                 blame.copy = None
-                self._over[len(told) :] = True
+                self._end(np.arange(n) >= len(told))
                 told += [(told[0][0], {})] * (n - len(told))
                 observation, info = self._stack([o for o, _ in told]), merge_infos([i for _, i in told])
             return self.encoder(observation, n), _mark(info, *np.zeros((2, n), bool))
@@ -168,22 +172,28 @@ class EpisodicVector(gym.vector.VectorWrapper):
             advance = self._step_vector if self._copies is None else self._step_copies
             encoded, reward, terminated, truncated, info = advance(actions, blame)
             reward = np.asarray(reward, np.float32)
-            if self._over.any():
-                encoded[self._over] = self.encoder.absorbing
-                reward = np.where(self._over, np.float32(0.0), reward)
+            over = self._over
+            if len(self._live) < len(over):
+                encoded[over] = self.encoder.absorbing
+                reward = np.where(over, np.float32(0.0), reward)
+                terminated, truncated = terminated & ~over, truncated & ~over
+                if "latent" in info:
+                    info["latent"] = np.where(over, -1, info["latent"])
             if not np.isfinite(reward).all():
                 blame.copy = int(np.flatnonzero(~np.isfinite(reward))[0])
                 _reward(reward[blame.copy])
-        marked = _mark(info, terminated & ~self._over, truncated & ~self._over)
-        if "latent" in marked:
-            marked["latent"] = np.where(self._over, -1, marked["latent"])
-        self._over = self._over | terminated | truncated
+        if (ended := terminated | truncated).any():
+            self._end(over | ended)
         done = np.full(self.num_envs, self._level == self.horizon)
-        return encoded, reward, done, np.zeros(self.num_envs, bool), marked
+        return encoded, reward, done, np.zeros(self.num_envs, bool), _mark(info, terminated, truncated)
 
     def drop(self, episodes: np.ndarray) -> None:
         """Absorb these episodes, bool[num_envs], from here on, because the rest of them is not used."""
-        self._over = self._over | episodes
+        self._end(self._over | episodes)
+
+    def _end(self, over: np.ndarray) -> None:
+        """Note which episodes have ended, bool[num_envs]."""
+        self._over, self._live = over, np.flatnonzero(~over).tolist()
 
     def _step_vector(self, actions, blame):
         """Step the vector environment; episodes it has reset keep their last observation."""
@@ -199,26 +209,22 @@ class EpisodicVector(gym.vector.VectorWrapper):
 
         Gymnasium's own loop resets ended copies, copies every observation, and does not name a failing copy.
         """
-        n, over, seen = self.num_envs, self._over.tolist(), self._seen
+        n, steps, seen = self.num_envs, self._steps, self._seen
         rewards: list[Any] = [0.0] * n
-        ended, infos = [], [_NOTHING] * n
-        for index, action in enumerate(np.asarray(actions).tolist()):
-            if over[index]:
-                continue
+        infos, flags = [_NOTHING] * n, np.zeros((2, n), bool)
+        actions = np.asarray(actions).tolist()
+        for index in self._live:
             blame.copy = index
-            told = self._steps[index](action)
+            told = steps[index](actions[index])
             if type(told) is not tuple or len(told) != 5 or type(told[4]) is not dict:
                 told = _five(told)
             seen[index], own, terminated, truncated, infos[index] = told
-            rewards[index] = own if type(own) in (float, int) else _reward(own)
+            rewards[index] = own if type(own) is float or type(own) is int else _reward(own)
             if terminated or truncated:
-                ended.append((index, terminated, truncated))
+                flags[:, index] = terminated, truncated
         blame.copy = None
-        flags = np.zeros((2, n), bool)
-        for index, terminated, truncated in ended:
-            flags[:, index] = terminated, truncated
         merged = merge_infos(infos, self.info_keys)
-        return self.encoder(self._stack(seen), n), np.array(rewards), *flags, merged
+        return self.encoder(self._stack(seen), n), np.array(rewards, np.float32), *flags, merged
 
     def _stack(self, observations: list[Any]) -> Any:
         """Stack the copies' observations as in the vector's batched space."""
@@ -236,6 +242,13 @@ class EpisodicVector(gym.vector.VectorWrapper):
             promise = f"but the space {type(space).__name__} promises {space.shape}"
             raise ValueError(f"observation of copy {index} has shape {shapes[index]}, {promise}")
         return stacked
+
+
+def _inner(env: gym.Env) -> gym.Env:
+    """The environment inside wrappers that only check the order of calls and what a step returned."""
+    while type(env) in CHECKS:
+        env = cast(gym.Wrapper, env).env
+    return env
 
 
 def _mark(info: dict[str, Any], terminated: Any, truncated: Any) -> dict[str, Any]:
