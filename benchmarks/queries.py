@@ -156,7 +156,7 @@ STATISTICS: dict[str, Callable[[Sequence[Row]], str]] = {
     "accuracy": lambda rows: span([_last_accuracy(row) for row in rows], ".4f"),
     "version": lambda rows: ", ".join(sorted({row["version"] for row in rows})),
 }
-"""What a query may ask of runs."""
+"""Statistics that a query may ask of runs."""
 
 
 def _last_accuracy(row: Row) -> float:
@@ -237,7 +237,7 @@ CHECKS = (
 
 
 def authors_numbers() -> str:
-    """What was measured with the authors' programs, beside the same here."""
+    """Measurements with the authors' programs, beside the same here."""
     lines = []
     for words, theirs, label, world in CHECKS:
         own = [row for row in runs("rivals") if (row["label"], row["world"]) == (label, world)]

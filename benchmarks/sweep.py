@@ -1,4 +1,4 @@
-"""What `briee sweep` costs: the launcher's overhead, and two workers against one.
+"""Cost of `briee sweep`: the launcher's overhead, and two workers against one.
 
     python benchmarks/sweep.py [--runs 6] [--output results/sweeps/speed.json]
 

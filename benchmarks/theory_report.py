@@ -262,7 +262,7 @@ PANELS: tuple[tuple[str, str, int, Callable[..., None]], ...] = (
     ("Theorem 2", "reward_free", 1, draw_reward_free),
     ("rare states", "rare_states", 1, draw_rare_states),
 )
-"""What is shown, the table, the number of panels and the drawing function."""
+"""Subject of each figure, its table, the number of panels and the drawing function."""
 
 
 def draw_figure(folder: Path) -> None:

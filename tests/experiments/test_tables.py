@@ -284,7 +284,7 @@ def test_every_digit_of_a_mark_counts(page):
 
 
 def test_the_pages_with_results_are_marked():
-    names = {"README.md", "results.md", "efficient_measurements.md", "efficient.md"}
+    names = {"README.md", "results.md", "efficient.md"}
     names |= {"deviations.md", "performance.md"}
     assert names <= {page.name for page in MARKED}
     for mark in ("<!--=", "<!--/-->", "<!-- table", "<!-- /table"):
@@ -293,7 +293,7 @@ def test_the_pages_with_results_are_marked():
             assert mark not in left, f"{page.name} has an incomplete mark"
 
 
-@pytest.mark.parametrize("name", ["README.md", "results.md", "efficient.md", "efficient_measurements.md"])
+@pytest.mark.parametrize("name", ["README.md", "results.md", "efficient.md"])
 def test_no_result_stands_outside_the_marks(name):
     (page,) = (page for page in pages.PAGES if page.name == name)
     text = page.read_text()

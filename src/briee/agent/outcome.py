@@ -1,4 +1,4 @@
-"""What an agent learned, as a figure, as a page, and as a run directory that the command line continues."""
+"""Exports of a trained agent: a figure, an HTML page, a run directory that the command line continues."""
 
 import dataclasses
 import inspect

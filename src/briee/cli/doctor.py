@@ -107,7 +107,7 @@ def say_what_next(algorithm: "Algorithm[Any]", spec: "RunSpec", run_dir: Path, a
 
 
 def _say_what_to_try(agent: "Agent", run_dir: Path, seed: int) -> None:
-    """What to try after a run that was not solved, best first."""
+    """Commands to try after a run that was not solved, best first."""
     from briee.diagnose.run_verdict import next_steps
     from briee.training.directory import read_json
     from briee.training.loop import target_of

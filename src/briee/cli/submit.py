@@ -22,8 +22,8 @@ class SubmitArgs:
     suite: Path = SUITE
     """The sweep file of the suite."""
     replay: int = 0
-    """Also repeat so many iterations of one run of each algorithm in each world, and compare the counters of
-    episodes and steps with those of the environment here."""
+    """Also repeat this many iterations of one run of each algorithm in each world, and compare the counters
+    of episodes and steps with those of the environment here."""
 
 
 def run(argv: Sequence[str]) -> int:

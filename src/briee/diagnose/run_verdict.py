@@ -1,4 +1,4 @@
-"""What a run tells: latent states that its decoders merge, and what to try if it was not solved.
+"""Verdict on a run: latent states that its decoders merge, and what to try if it was not solved.
 
 Given latent state and action, the next observation is independent of the current one. If, on held-out
 episodes, the current observation still predicts part of the next one given decoded state and action, the
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     """Something to try."""
 
     cause: str
-    """What was measured, in one sentence."""
+    """The measurement, in one sentence."""
     options: tuple[str, ...] = ()
     """Options that a new run gets."""
     more: bool = False
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 def next_steps(algorithm: Algorithm[S], state: S, target: float | None, seed: int = 0) -> list[Step]:
-    """What to try next, best first; at least one step."""
+    """Steps to try next, best first; at least one."""
     episodes = int(state.episodes)
     longer = Step(f"{episodes:,} episodes were not enough", more=True, budget=True)
     if episodes < FEWEST_EPISODES:

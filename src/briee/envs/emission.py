@@ -225,7 +225,7 @@ def decodability(emission: Any, level: int = 0, samples: int = 200, seed: int = 
 
 
 SHARING = ("stationary", "permuted", "per_level")
-"""What levels may share, see `emission_kinds`."""
+"""Ways in which levels share their emission, see `emission_kinds`."""
 KINDS = ("vector", "modes", "rings", "network", "digits", "shapes", "image")
 IMAGES = ("digits", "shapes", "image")
 HEAVY = ("vector", "modes")
@@ -235,7 +235,7 @@ OWN_NOISE = {"network": 0.02, "digits": 0.0}
 """Standard deviation of the noise if none is given; 0.1 for all others."""
 PERMUTED, PER_LEVEL = ("rings", "network"), ("modes", "digits", "shapes")
 OWN_SHARING = dict.fromkeys(PERMUTED, "permuted") | dict.fromkeys(PER_LEVEL, "per_level")
-"""What levels share if nothing is said; `vector` and `image` leave it to the environment."""
+"""Default sharing of each emission; `vector` and `image` leave it to the environment."""
 
 
 @dataclass(frozen=True)
@@ -247,13 +247,13 @@ class EmissionChoice:
     noise: float | None = None
     """Standard deviation; None: the emission's own."""
     sharing: str | None = None
-    """What levels share: `stationary`, `permuted` or `per_level`; None: the emission's own."""
+    """How levels share the emission: `stationary`, `permuted` or `per_level`; None: the emission's own."""
     seed: int = 0
     """Draws rotations, prototypes, networks, roles and images."""
     rotation: str = "hadamard"
     """Rotation of the vectors, see `rotation_basis`."""
     vector_sharing: str = "stationary"
-    """What levels of `vector` and `image` share if `sharing` is None."""
+    """How levels of `vector` and `image` share the emission if `sharing` is None."""
     noise_coordinates: str = "all"
     distractors: int = 0
     distractor_std: float = 1.0

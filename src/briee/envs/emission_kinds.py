@@ -254,7 +254,7 @@ class NetworkEmission(RolesEmission):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What the largest inputs can reach with these weights."""
+        """Largest outputs that inputs in range can give with these weights."""
         net = self.network
         hidden = jnp.sum(jnp.abs(net.first), axis=1) * NORMAL_BOUND + jnp.abs(net.first_bias)
         output = jnp.einsum("ch,chd->cd", hidden, jnp.abs(net.second)) + jnp.abs(net.second_bias)

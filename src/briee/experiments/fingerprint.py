@@ -164,7 +164,7 @@ class Fingerprints:
 
 
 def machine() -> dict[str, str]:
-    """What decides how numbers are rounded: the CPU, its widest vectors, and the compiler."""
+    """The parts that decide how numbers are rounded: the CPU, its widest vectors, and the compiler."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:

@@ -165,7 +165,7 @@ def moving_average(y: Sequence[float] | np.ndarray, window: int) -> np.ndarray:
 
 
 def new_figure(caption: str, entries: int) -> tuple[Any, Any]:
-    """A figure with one axis, room below it for a legend with so many entries, and a caption."""
+    """A figure with one axis, room below it for a legend with this many entries, and a caption."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5 + 0.16 * ((entries + 1) // 2)), layout="constrained")

@@ -112,7 +112,7 @@ def curve_of(run_dir: Path) -> list[Row]:
 
 
 def origin_of(run_dir: Path) -> dict[str, Any]:
-    """What manifest.json of a run says of the software and the machine."""
+    """Software and machine of a run, from its manifest.json."""
     manifest = read_json(run_dir / "manifest.json") or {}
     names = ("briee", "commit", "python", "packages", "platform", "cpu", "cores")
     return {name: manifest.get(name) for name in names} | {"threads": _threads(manifest)}

@@ -166,7 +166,7 @@ def _same_world(ours: RunSpec, theirs: RunSpec) -> bool:
 
 
 def _inconsistencies(path: Path, spec: RunSpec) -> Iterator[str]:
-    """What summary.json and metrics.csv of a run do not agree on."""
+    """Contradictions between summary.json and metrics.csv of a run."""
     summary, rows = read_json(path / "summary.json") or {}, read_metrics(path / "metrics.csv")
     if not summary.get("finished") or not rows:
         yield "the run is not finished"

@@ -105,7 +105,7 @@ def adapt(
 
 
 def _kind(env: Any) -> str:
-    """What was given instead of an environment."""
+    """Describes an argument that is no environment."""
     if isinstance(env, type):
         return f"the class {env.__name__}: call it, {env.__name__}(...)"
     old = type(env).__module__.partition(".")[0] == "gym"
@@ -121,7 +121,7 @@ def make_sampler(
 ) -> "ScanSampler | HostSampler":
     """A sampler for an environment by name; with `rich`, its observations go through `rich_observation`.
 
-    With `env_workers`, so many copies run in processes of their own, for environments with slow steps.
+    With `env_workers`, this many copies run in processes of their own, for environments with slow steps.
     Raises `ValueError` with one sentence.
     """
     if env_workers and (registered(env) or env_workers < LEAST_WORKERS):

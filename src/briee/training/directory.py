@@ -39,7 +39,7 @@ LOCK_SECONDS = 0.5
 BEAT_SECONDS = 20.0
 """The holder of a lock touches the file this often."""
 LIFETIME = 180.0
-"""A lock of another machine that was not touched for so many seconds belongs to nobody."""
+"""A lock of another machine that was not touched for this many seconds is free to take."""
 
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium")
 THREAD_VARIABLES = ("XLA_FLAGS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -87,7 +87,7 @@ def test_an_agent_learns_with_a_users_module_and_needs_it_again(tmp_path):
 @pytest.mark.parametrize(
     ("decoder", "sentence"),
     [
-        ("cnn", r"decoder='cnn' needs pictures, .* got \(8,\)"),
+        ("cnn", r"decoder='cnn' needs images, .* got \(8,\)"),
         ("conv", "decoder must be one of linear, mlp, cnn, custom, got 'conv'"),
         ("custom", "needs the network itself"),
         (lambda observation: observation[:3], "an Equinox module with weights, got function"),

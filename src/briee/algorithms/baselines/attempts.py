@@ -1,4 +1,4 @@
-"""What the level-by-level rivals share: explore the levels, plan, check the policy, and start again.
+"""The loop that the level-by-level rivals share: explore the levels, plan, check the policy, and start again.
 
 An update is one level, so that a run can be evaluated, saved and stopped after each. When an attempt is over,
 its policy plays a few episodes. If the run goes on, another attempt begins with new random numbers. The
@@ -35,7 +35,7 @@ class AttemptState(eqx.Module):
     best_return: Float[Array, ""]
     """Mean return of the best attempt's policy in its first check; -inf before."""
     learned: Any
-    """What the policy of this attempt consists of."""
+    """The parts of this attempt's policy."""
     best: Any
     """The same of the best attempt."""
 
@@ -51,7 +51,7 @@ COUNTERS = (
     "best_return",
     "best",
 )
-"""What a new attempt keeps."""
+"""Fields that a new attempt keeps."""
 
 
 class Attempts(Algorithm[T]):

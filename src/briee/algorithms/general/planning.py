@@ -13,7 +13,7 @@ UNTRIED = -1e6  # Q-value the greedy policy assigns to an untried action
 
 
 class Cells(NamedTuple):
-    """What is known of the cells of every level."""
+    """Counts and estimates of the cells of every level."""
 
     counts: Float[np.ndarray, "H L A L"]
     rewards: Float[np.ndarray, "H L A"]

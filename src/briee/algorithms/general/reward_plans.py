@@ -36,7 +36,7 @@ class DecodedState(eqx.Module):
 
 
 class RewardPlans(Algorithm[S]):
-    """What an algorithm with states of each level, kept episodes and `cells` adds to plan for any reward."""
+    """Mixin: plans for any reward, for algorithms with states of each level, kept episodes and `cells`."""
 
     def cells(self, state: Any) -> Cells:
         """Counts of the kept episodes."""

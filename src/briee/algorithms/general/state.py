@@ -1,4 +1,4 @@
-"""What the general algorithm keeps between two updates."""
+"""The state of the general algorithm between two updates."""
 
 from dataclasses import replace
 

@@ -198,7 +198,7 @@ class Model:
         return replace(world, size=size, curve=self.curve.copy(), **new)
 
     def names(self, x: Float[np.ndarray, "n D"], level: int, grow: bool = True) -> list[int]:
-        """What tells the states of observations apart."""
+        """The key of each observation's state: its nearest centre, or its hash."""
         if self.centres is not None:
             return self.centres.find(x, self.state_of, grow)
         return whole(hashes(x, level + 1 if self.stepped else 0)).tolist()

@@ -1,4 +1,4 @@
-"""What the algorithm does in a world whose states are the same at every step: collect, count and plan.
+"""Collect, count and plan in a world whose states are the same at every step.
 
 Episodes go towards discoveries; a part of them, and most once little is left to discover, maximise the
 reward with confidence widths on what was estimated.

@@ -188,7 +188,7 @@ def maker(
         return lambda key: Custom(redrawn(network, key))
     if decoder == "cnn" and len(shape) != 3:
         wanted = f"observations of shape (height, width, channels), got {shape}"
-        raise ValueError(f"decoder='cnn' needs pictures, {wanted}: choose 'mlp' or 'linear'")
+        raise ValueError(f"decoder='cnn' needs images, {wanted}: choose 'mlp' or 'linear'")
     known: dict[str, Callable[[PRNGKeyArray], eqx.Module]] = {
         "linear": lambda key: Linear(prod(shape), K, key),
         "mlp": lambda key: MLP((prod(shape), HIDDEN, K), key),

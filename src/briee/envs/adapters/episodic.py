@@ -313,14 +313,14 @@ def _reward(given: Any) -> float:
 
 
 def _pair(told: Any) -> tuple[Any, dict[str, Any]]:
-    """What `reset` returned."""
+    """The pair that `reset` returned, checked."""
     if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[1], dict)):
         raise ValueError(f"reset must return (observation, info), got {_shape_of(told)}")
     return told
 
 
 def _five(told: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-    """What `step` returned."""
+    """The values that `step` returned, checked."""
     if not (isinstance(told, tuple) and len(told) == 5 and isinstance(told[4], dict)):
         values = "(observation, reward, terminated, truncated, info)"
         raise ValueError(f"step must return {values}, got {_shape_of(told)}")
@@ -328,7 +328,7 @@ def _five(told: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
 
 
 def _shape_of(told: Any) -> str:
-    """What was returned, in a few words."""
+    """Describes a returned value in a few words."""
     if isinstance(told, tuple):
         return f"{len(told)} values, {', '.join(type(value).__name__ for value in told)}"
     return type(told).__name__

@@ -12,7 +12,7 @@ from briee.training.sweep import log_file
 
 
 class ArrayElement:
-    """What one element of the array executes. After a time-out it is queued again, and its run continues."""
+    """One element of the job array. After a time-out it is queued again, and its run continues."""
 
     def __call__(self, job: dict[str, Any]) -> tuple[str, ...]:
         return tuple(carry_out(Job(**job)) or ("elsewhere", "another process has it"))

@@ -1,4 +1,4 @@
-"""What a launcher shows: a live table of all runs in a terminal, a line per run elsewhere."""
+"""The display of a launcher: a live table of all runs in a terminal, a line per run elsewhere."""
 
 import time
 from collections import Counter
@@ -55,7 +55,7 @@ class Board:
             self.console.print(f"{name}: {words}; {self.rest()}", markup=False)
 
     def rest(self) -> str:
-        """What is left, and how long that takes if it goes on like this."""
+        """The number of runs left, and the time they need at the present rate."""
         left = len(self.budgets) - len(self.outcomes)
         if not left or not self.outcomes:
             return f"{left} left"
