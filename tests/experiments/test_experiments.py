@@ -16,7 +16,8 @@ from briee.experiments import FIGURES, runner
 from briee.experiments.ablations import OTHER, switched
 from briee.experiments.fingerprint import machine
 from briee.experiments.plots import moving_average
-from briee.experiments.rivals import HOMES, WORLDS, refuses, setting_of
+from briee.experiments.rivals import HOMES, refuses, setting_of
+from briee.experiments.rivals import WORLDS as SMALL_WORLDS
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
 from briee.experiments.setting import Setting, sweep_file
 from briee.experiments.tables import Existing, configuration_hash, is_done, read_curves
@@ -58,7 +59,7 @@ def test_every_experiment_is_a_sweep_file(name, capsys):
 
 @pytest.mark.parametrize(
     ("home", "world"),
-    [(home, world) for home in HOMES for world in WORLDS.values() if refuses(home[0], world)],
+    [(home, world) for home in HOMES for world in SMALL_WORLDS.values() if refuses(home[0], world)],
 )
 def test_a_world_that_is_marked_as_refused_is_refused_in_a_sentence(home, world):
     from briee.training.spec import build

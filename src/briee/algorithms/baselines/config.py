@@ -4,7 +4,7 @@ learn a model or features of low rank. Imports no JAX."""
 from dataclasses import dataclass, field
 from typing import Literal
 
-from briee.algorithms.baselines.rival_config import PsdpConfig
+from briee.algorithms.baselines.rival_config import AttemptsConfig, PsdpConfig
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require, require_choice
 
 
@@ -206,7 +206,7 @@ class RepUcbConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class FlambeConfig(AlgorithmConfig):
+class FlambeConfig(AttemptsConfig):
     """FLAMBE: a model layer by layer, and an elliptical planner inside it."""
 
     likelihood: LikelihoodConfig = field(default_factory=LikelihoodConfig)
@@ -218,18 +218,11 @@ class FlambeConfig(AlgorithmConfig):
     """The planner adds policies until the best one's value of its bonus is below this."""
     lam: float = 0.1
     """Regularisation of the covariance."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_level", "members", "check_episodes")
+        super().__post_init__()
+        require(self, ">= 1", "episodes_per_level", "members")
         require(self, "> 0", "beta", "lam")
-
-    @classmethod
-    def paper(cls, horizon: int, dense: bool = False) -> "FlambeConfig":
-        """The same at every horizon."""
-        return cls()
 
 
 @dataclass(frozen=True)
@@ -258,7 +251,7 @@ class AdversaryConfig:
 
 
 @dataclass(frozen=True)
-class VoxConfig(AlgorithmConfig):
+class VoxConfig(AttemptsConfig):
     """VoX: learned features, and a barycentric spanner of their expectations found by PSDP."""
 
     psdp: PsdpConfig = field(default_factory=lambda: PsdpConfig(500))
@@ -271,22 +264,15 @@ class VoxConfig(AlgorithmConfig):
     """Exchanges of a spanner's members at most, after each was found once."""
     ratio: float = 2.0
     """C of the approximate spanner: a member is exchanged if the determinant grows by this factor."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "ratio", "check_episodes")
+        super().__post_init__()
+        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "ratio")
         require(self, ">= 0", "swaps")
-
-    @classmethod
-    def paper(cls, horizon: int, dense: bool = False) -> "VoxConfig":
-        """The same at every horizon."""
-        return cls()
 
 
 @dataclass(frozen=True)
-class MoffleConfig(AlgorithmConfig):
+class MoffleConfig(AttemptsConfig):
     """MOFFLE: features from the min-max-min objective, and an elliptical planner by fitted Q iteration."""
 
     features: AdversaryConfig = field(default_factory=AdversaryConfig)
@@ -302,15 +288,8 @@ class MoffleConfig(AlgorithmConfig):
     """Regularisation of the covariance."""
     ridge: float = 1.0
     """Regularisation of fitted Q iteration."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "members", "check_episodes")
+        super().__post_init__()
+        require(self, ">= 1", "episodes_per_level", "estimate_episodes", "members")
         require(self, "> 0", "beta", "lam", "ridge")
-
-    @classmethod
-    def paper(cls, horizon: int, dense: bool = False) -> "MoffleConfig":
-        """The same at every horizon."""
-        return cls()

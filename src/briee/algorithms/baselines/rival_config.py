@@ -1,7 +1,7 @@
 """Configuration of the rivals: what each one's authors chose, or the smallest that works. Imports no JAX."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require, require_choice
 
@@ -42,8 +42,25 @@ class PsdpConfig:
         require(self, ">= 1", "episodes")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttemptsConfig(AlgorithmConfig):
+    """What the level-by-level rivals share."""
+
+    check_episodes: int = 20
+    """Episodes of each update that plays the finished policy."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self, ">= 1", "check_episodes")
+
+    @classmethod
+    def paper(cls, horizon: int, dense: bool = False) -> Self:
+        """The same at every horizon."""
+        return cls()
+
+
 @dataclass(frozen=True)
-class MusikConfig(AlgorithmConfig):
+class MusikConfig(AttemptsConfig):
     """MusIK: inverse kinematics level by level, then PSDP."""
 
     default_episodes: ClassVar[int | None] = 2_000_000
@@ -66,13 +83,10 @@ class MusikConfig(AlgorithmConfig):
     fitted_index: bool = False
     """Whether a network predicts which cover policy precedes a state, as in its authors' program, instead of
     counts."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, ">= 1", "num_latents", "episodes_per_level", "hidden_size", "steps", "batch")
-        require(self, ">= 1", "check_episodes")
         require(self, "> 0", "learning_rate")
 
     @classmethod
@@ -83,7 +97,7 @@ class MusikConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class HomerConfig(AlgorithmConfig):
+class HomerConfig(AttemptsConfig):
     """HOMER: a contrastive classifier finds abstract states, a homing policy reaches each."""
 
     default_episodes: ClassVar[int | None] = 5_000_000
@@ -115,13 +129,11 @@ class HomerConfig(AlgorithmConfig):
     """Trainings at most, until the loss is below `enough` (its program)."""
     enough: float = 0.685
     """Validation loss at which no restart is needed; chance is 0.693 (its program)."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, ">= 1", "num_latents", "episodes_per_level", "hidden_size", "epochs", "patience")
-        require(self, ">= 1", "restarts", "check_episodes")
+        require(self, ">= 1", "restarts")
         require(self, ">= 2", "batch")
         require(self, "> 0", "temperature", "learning_rate", "enough")
         require_choice(self, planner=("psdp", "prefix"))
@@ -145,7 +157,7 @@ class HomerConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class PcidConfig(AlgorithmConfig):
+class PcidConfig(AttemptsConfig):
     """PCID: clusters of predicted backward probabilities are the states, a counted model is the plan."""
 
     num_latents: int = 3
@@ -158,23 +170,15 @@ class PcidConfig(AlgorithmConfig):
     """Regularisation of the least squares, which its program solves by a pseudo-inverse."""
     restarts: int = 10
     """Trials of k-means, of which the tightest counts."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self, ">= 1", "num_latents", "episodes_per_level", "least_cluster", "restarts")
-        require(self, ">= 1", "check_episodes")
         require(self, "> 0", "lam")
-
-    @classmethod
-    def paper(cls, horizon: int, dense: bool = False) -> "PcidConfig":
-        """Its authors' largest number of episodes."""
-        return cls()
 
 
 @dataclass(frozen=True)
-class PpeConfig(AlgorithmConfig):
+class PpeConfig(AttemptsConfig):
     """PPE: paths that a classifier cannot tell apart lead to the same state."""
 
     num_latents: int = 4
@@ -192,19 +196,12 @@ class PpeConfig(AlgorithmConfig):
     merge: float = 0.625
     """Paths are merged if their predictions differ by less than this over the number of candidates: 5 / 8
     (its paper)."""
-    check_episodes: int = 20
-    """Episodes of each update that plays the finished policy."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "num_latents", "episodes_per_level", "steps", "batch", "check_episodes")
+        super().__post_init__()
+        require(self, ">= 1", "num_latents", "episodes_per_level", "steps", "batch")
         require(self, "> 0", "learning_rate", "merge")
         require(self, ">= 0", "lam")
-
-    @classmethod
-    def paper(cls, horizon: int, dense: bool = False) -> "PpeConfig":
-        """Its authors' quickstart."""
-        return cls()
 
 
 @dataclass(frozen=True)
