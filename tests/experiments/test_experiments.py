@@ -19,7 +19,7 @@ from briee.experiments.plots import moving_average
 from briee.experiments.rivals import HOMES, refuses, setting_of
 from briee.experiments.rivals import WORLDS as SMALL_WORLDS
 from briee.experiments.runner import Outcome, draw, find_figure, reproduce, run_setting
-from briee.experiments.setting import Setting, sweep_file
+from briee.experiments.setting import Setting, select, sweep_file
 from briee.experiments.tables import Existing, configuration_hash, is_done, read_curves
 from briee.experiments.worlds import WORLDS, World, share
 from briee.training.directory import read_table
@@ -248,6 +248,14 @@ def test_features_that_an_environment_does_not_know_are_refused_in_one_sentence(
     assert "lsvi-ucb needs ground-truth features, which this environment does not have" in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_are_selected_by_their_environment_s_arguments():
+    def worlds(only: str) -> set[str]:
+        return {setting.world for setting in select(find_figure("rivals").settings, only)}
+
+    assert worlds("env=lock,horizon=6,args=distractors20") == {"lock, H = 6, distractors = 20"}
+    assert worlds("env=lock,horizon=6,args=") == {"lock, H = 6"}
 
 
 def test_bad_requests_are_refused_in_one_sentence(tmp_path):

@@ -31,7 +31,8 @@ class ReproduceArgs:
     smoke: Flag = False
     """A few runs of seconds, to see that it works."""
     only: str = ""
-    """Only runs like this: algo=NAME,preset=NAME,env=NAME,horizon=N,seed=N,variant=NAME."""
+    """Only runs like this: algo=NAME,preset=NAME,env=NAME,args=distractors20,horizon=N,seed=N,variant=NAME;
+    args= are the runs without arguments of the environment."""
     workers: int = 1
     """Runs at the same time, each in a process of its own."""
     plot_only: Flag = False

@@ -54,19 +54,15 @@ class Setting:
         return ", ".join((self.env, f"H = {self.horizon}", *arguments))
 
     @property
+    def given(self) -> str:
+        """The arguments of the environment in a word, such as distractors20; empty: none."""
+        return "-".join(f"{name}{value}" for name, value in self.arguments)
+
+    @property
     def name(self) -> str:
         """Name of the run's directory."""
-        arguments = (f"{name}{value}" for name, value in self.arguments)
-        rich = filter(None, [self.rich])
-        parts = (
-            self.env,
-            f"h{self.horizon}",
-            *arguments,
-            *rich,
-            self.label.replace("=", ""),
-            f"s{self.seed}",
-        )
-        return re.sub(r"[:/ _-]+", "-", "-".join(parts))
+        about = self.env, f"h{self.horizon}", self.given, self.rich, self.label.replace("=", "")
+        return re.sub(r"[:/ _-]+", "-", "-".join((*filter(None, about), f"s{self.seed}")))
 
     def spec(self) -> RunSpec:
         """The run as training knows it."""
@@ -150,11 +146,13 @@ SMALL: dict[str, tuple[int, tuple[tuple[str, Any], ...]]] = {
 """Budget and changes of a smoke run on the lock with H = 2, by algorithm. All experiments share them, and so
 their jitted functions."""
 
-SELECTED_BY = {"algo": "algorithm"} | {n: n for n in ("preset", "env", "horizon", "seed", "variant")}
+SELECTED_BY = {"algo": "algorithm", "args": "given"} | {
+    n: n for n in ("preset", "env", "horizon", "seed", "variant")
+}
 
 
 def select(settings: Sequence[Setting], only: str) -> list[Setting]:
-    """The settings that match `name=value,name=value`; the names are fields, `algo` for short."""
+    """The settings that match `name=value,name=value`; the names are fields, `algo` and `args` for short."""
     chosen = list(settings)
     for part in filter(None, only.split(",")):
         name, equals, value = part.partition("=")
