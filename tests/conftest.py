@@ -34,10 +34,31 @@ settings.register_profile("suite", max_examples=30, deadline=None, derandomize=T
 settings.load_profile("suite")
 
 
+FULL = 1.2e9
+"""Bytes. A worker that holds more forgets its compiled functions after the test, not after the module."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Release the compiled programs of a module at its end; otherwise a worker grows to gigabytes."""
+    """Release the compiled functions of a module at its end; otherwise a worker grows to gigabytes."""
     yield
+    _forget()
+
+
+@pytest.fixture(autouse=True)
+def forget_many_programs():
+    """Release compiled functions early if there are very many."""
+    yield
+    if sys.platform == "linux" and _resident() > FULL:
+        _forget()
+
+
+def _resident() -> int:
+    """Bytes of memory this process holds; Linux only."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _forget() -> None:
     if "jax" in sys.modules:
         import jax
 

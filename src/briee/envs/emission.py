@@ -54,9 +54,9 @@ def rotation_basis(dim: int, kind: str, copies: int, rng: np.random.Generator) -
     times √dim.
     """
     if kind == "hadamard":
-        return np.broadcast_to(hadamard(dim).astype(np.float32), (copies, dim, dim)).copy()
+        return np.broadcast_to(hadamard(dim, dtype=np.float32), (copies, dim, dim)).copy()
     if kind == "signed-hadamard":
-        base = hadamard(dim).astype(np.float32)
+        base = hadamard(dim, dtype=np.float32)
         rows = [base[rng.permutation(dim)] * rng.choice([-1.0, 1.0], size=(dim, 1)) for _ in range(copies)]
         return np.stack(rows).astype(np.float32)
     if kind == "random":
