@@ -34,6 +34,7 @@ from briee.rollout.samplers import ScanSampler
 FAST = {"episodes_per_level": 600, "learning_rate": 1e-2, "epochs": 60, "restarts": 3}
 PAPER = replace(HomerConfig.paper(3), psdp=PsdpConfig(300), **FAST)
 LINEAR = RegressionConfig("linear", steps=400, batch=128, learning_rate=1e-2)
+PREFIX_PSDP = replace(PAPER, planner="prefix-psdp")
 RELEASED = replace(HomerConfig.released(3), psdp=PsdpConfig(1, LINEAR), **FAST)
 
 
@@ -82,9 +83,10 @@ def _linear(inputs: int, outputs: int):
     [
         pytest.param(PAPER, 600 * 2 + 2 * 3 * 300 + 3 * 300 + 4 * 20, id="paper", marks=pytest.mark.slow),
         pytest.param(RELEASED, 600 * 3 + 4 * 20, id="released"),
+        pytest.param(PREFIX_PSDP, 600 * 2 + 3 * 300 + 4 * 20, id="prefix-psdp"),
     ],
 )
-def test_both_presets_open_a_small_lock(config, episodes):
+def test_all_planners_open_a_small_lock(config, episodes):
     lock = CombinationLock(horizon=3, num_actions=4, instance_seed=5)
     agent = Agent(lock, algo="homer", config=config, seed=7).learn(episodes=2 * episodes, progress=False)
     assert agent.solved

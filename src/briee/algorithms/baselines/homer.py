@@ -9,6 +9,7 @@
 
 `planner` psdp: both plans by PSDP, as in the paper. prefix: a homing policy is a homing policy of level h and
 one greedy step, the reward is planned by fitted Q iteration on the stored transitions, as in its program.
+prefix-psdp: prefixes too, but the reward is planned by PSDP, an option of its program.
 It assumes that every state can be reached with a probability eta that is not tiny.
 """
 
@@ -59,7 +60,8 @@ class Stored(eqx.Module):
 
 class HomerState(AttemptState):
     """Homing policies: with PSDP one regressor for each level, abstract state and step; with prefixes one
-    regressor for each step and abstract state, the parent of each, and the data."""
+    regressor for each step and abstract state, the parent of each, and the data that fitted Q iteration
+    needs."""
 
     homing: Layers
     parent: Int[Array, "H B"]
@@ -74,8 +76,12 @@ class Homer(Attempts[HomerState]):
 
     def __init__(self, sampler: Sampler, config: HomerConfig):
         super().__init__(sampler, config)
-        H, self.by_psdp = sampler.horizon, config.planner == "psdp"
-        self.explore_updates, self.plan_updates = (H - 1, H) if self.by_psdp else (H, 1)
+        H, self.homes_by_psdp, self.plans_by_psdp = (
+            sampler.horizon,
+            config.planner == "psdp",
+            config.planner != "prefix",
+        )
+        self.explore_updates, self.plan_updates = (H - 1, H) if self.plans_by_psdp else (H, 1)
 
     def blank(self, key: PRNGKeyArray) -> Layers:
         """Regressors of the reward."""
@@ -90,18 +96,20 @@ class Homer(Attempts[HomerState]):
             inputs_of(self.sampler),
         )
         parent = jnp.zeros((H, B), jnp.int32)
-        if self.by_psdp:
+        if self.homes_by_psdp:
             homing = no_policy(self.sampler, self.config.psdp.regression, H, B)
             return HomerState(key=key, **common, homing=homing, parent=parent, data=None)
         one = no_policy(self.sampler, self.config.psdp.regression, B)  # axes B, H
         homing = _joined(jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), one))
+        if self.plans_by_psdp:
+            return HomerState(key=key, **common, homing=homing, parent=parent, data=None)
         rows = jnp.zeros((H, n, d)), jnp.zeros((H, n), jnp.int32), jnp.zeros((H, n)), jnp.zeros((H, n, d))
         return HomerState(key=key, **common, homing=homing, parent=parent, data=Stored(*rows))
 
     def cover(self, state: HomerState, level: int) -> Members | Chains:
         """The homing policies of a level."""
         size = jnp.int32(self.config.num_latents)
-        if self.by_psdp:
+        if self.homes_by_psdp:
             return Members(at_level(state.homing, level), size)
         return Chains(state.homing, chain_of(state.parent, level), size)
 
@@ -118,7 +126,7 @@ class Homer(Attempts[HomerState]):
         phase("represent")
         phi = abstraction(rows, self.config, self.sampler.num_actions, stream(key, "classifier"))
         phase("plan")
-        home = self.psdp_homes if self.by_psdp else self.prefix_homes
+        home = self.psdp_homes if self.homes_by_psdp else self.prefix_homes
         return home(state, step, rows, phi, stream(key, "homing"))
 
     def psdp_homes(self, state: HomerState, step: int, rows: Gathered, phi: Layers, key) -> HomerState:
@@ -154,7 +162,7 @@ class Homer(Attempts[HomerState]):
         """PSDP for the reward at one level, or all of fitted Q iteration."""
         phase("plan")
         H = self.sampler.horizon
-        if self.by_psdp:
+        if self.plans_by_psdp:
             cover = self.cover(state, H - 1 - step)
             q, rows, steps = psdp_level(
                 self.sampler, cover, state.learned, H - 1 - step, H, key, self.config.psdp

@@ -104,9 +104,10 @@ class HomerConfig(AttemptsConfig):
     """Default budget: at H = 100 an attempt of `released` takes two million episodes."""
     psdp: PsdpConfig
     """PSDP for the homing policies and, with as many episodes a level, for the reward."""
-    planner: Literal["psdp", "prefix"] = "psdp"
+    planner: Literal["psdp", "prefix", "prefix-psdp"] = "psdp"
     """How homing policies are found: by PSDP (its paper), or as one greedy step after the best prefix (its
-    program, which then plans for the reward by fitted Q iteration on the stored transitions)."""
+    program, which then plans for the reward by fitted Q iteration on the stored transitions, or, as
+    prefix-psdp, by PSDP)."""
     num_latents: int = 2
     """B, abstract states of a level: 2 for the lock, whose lanes are inseparable backwards (its program)."""
     forward_abstraction: bool = False
@@ -136,8 +137,8 @@ class HomerConfig(AttemptsConfig):
         require(self, ">= 1", "restarts")
         require(self, ">= 2", "batch")
         require(self, "> 0", "temperature", "learning_rate", "enough")
-        require_choice(self, planner=("psdp", "prefix"))
-        if self.planner == "prefix" and self.psdp.regression.kind == "mlp":
+        require_choice(self, planner=("psdp", "prefix", "prefix-psdp"))
+        if self.planner != "psdp" and self.psdp.regression.kind == "mlp":
             raise ValueError(
                 "prefix policies are linear, got psdp.regression.kind 'mlp': use ridge or linear"
             )
