@@ -19,7 +19,7 @@ from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.oracle import mixture, random_class, value_iteration, values
 from briee.envs.finite_block import BlockMDP, lock_block_mdp, random_block_mdp
 from briee.training.directory import close_manifest, make_manifest, write_table
-from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
+from theory_lemmas import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 Rows = list[dict[str, Any]]
 Columns = dict[str, np.ndarray]

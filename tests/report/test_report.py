@@ -26,7 +26,7 @@ from briee.report.html import page, write_report
 from briee.rollout.trajectories import StoredRows
 from briee.training.session import run
 from briee.training.spec import RunSpec, build
-from screenshots import DESK, PHONE, Browser, find_browser
+from images import DESK, PHONE, Browser, find_browser
 from small_runs import tiny
 
 H, A = 2, 3

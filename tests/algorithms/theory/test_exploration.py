@@ -14,7 +14,7 @@ from briee.algorithms.theory.exploration import ExactSetting
 from briee.algorithms.theory.oracle import random_class, value_iteration, values
 from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from small_runs import bonus_of
-from theory_runs import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
+from theory_lemmas import RewardFreeSetting, explore, mixture_regret, plan_after, uniform_policy
 
 
 def preset(mdp, size, samples, **changes) -> TheoryPreset:

@@ -13,9 +13,11 @@ from briee.algorithms.theory.oracle import deterministic, mixture, random_class,
 from briee.envs.finite_block import lock_block_mdp, random_block_mdp
 from briee.numerics.linalg import block_gram, elliptical_norm, inverse_factor
 from theory_lemmas import (
+    RewardFreeSetting,
     almost_optimism,
     bonus_ratio,
     bounded_weights,
+    explore,
     generalised_potential,
     one_step_back,
     one_step_back_learned,
@@ -29,7 +31,6 @@ from theory_lemmas import (
     total_variation,
     uniform_convergence,
 )
-from theory_runs import RewardFreeSetting, explore
 
 SEEDS = 2
 

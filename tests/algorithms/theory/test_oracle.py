@@ -35,8 +35,7 @@ from briee.rollout.policies import UniformPolicy
 from briee.rollout.samplers import ScanSampler
 from briee.testing import check_agent
 from reads import FieldReads
-from theory_lemmas import ridge_weights
-from theory_runs import appendix_c, explore, mixture_regret, partitions, uniform_policy
+from theory_lemmas import appendix_c, explore, mixture_regret, partitions, ridge_weights, uniform_policy
 
 H, Z, A = 3, 2, 2
 

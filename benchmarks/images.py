@@ -1,11 +1,12 @@
-"""A report in headless Chromium, as wide as a desk or a phone, light or dark: pictures for the documents.
+"""Images of the documents: observations of every emission, and a report in headless Chromium.
 
+    python benchmarks/images.py emissions docs/images
     for seed in 1 12 123; do briee train lock --horizon 6 --seed $seed --run-dir runs/lock-s$seed; done
     briee report runs --output report.html
-    python benchmarks/screenshots.py report.html docs/images
+    python benchmarks/images.py report docs/images report.html
 
-The widths are those of an emulated device: a window of Chromium is never narrower than 500 pixels. The
-browser is driven through pipes, so nothing but Chromium is needed.
+The widths of the report are those of an emulated device: a window of Chromium is never narrower than 500
+pixels. The browser is driven through pipes, so nothing but Chromium is needed.
 """
 
 import base64
@@ -20,7 +21,21 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from briee import envs
+from briee.envs.emission import IMAGES, KINDS
+
 DESK, PHONE = 1200, 390
+SAMPLES = 80
+COLOURS = ("#3f7fd1", "#2f9e77", "#8a8a8a")
+WORLDS: dict[str, dict[str, Any]] = {kind: {"emission": kind} for kind in KINDS} | {
+    "exogenous": {"exogenous": 17},
+    "heavy tails": {"degrees_of_freedom": 2.5, "noise": 0.08},
+}
 
 
 def find_browser() -> str | None:
@@ -121,7 +136,7 @@ class Browser:
         path.write_bytes(base64.b64decode(found["data"]))
 
 
-def main(page: str, folder: str) -> int:
+def draw_report(folder: Path, page: Path) -> int:
     """Write report.png, report-dark.png and report-phone.png; returns the exit code."""
     program = find_browser()
     if program is None:
@@ -133,10 +148,45 @@ def main(page: str, folder: str) -> int:
             ("report-dark", DESK, "dark", 2200),
             ("report-phone", PHONE, "light", 2400),
         ):
-            browser.open(Path(page), width, scheme)
-            browser.shoot(Path(folder) / f"{name}.png", height)
+            browser.open(page, width, scheme)
+            browser.shoot(folder / f"{name}.png", height)
+    return 0
+
+
+def observations(arguments: dict[str, Any]) -> np.ndarray:
+    """f32[3, SAMPLES, ...]: observations of the latent states at level 2."""
+    pure = envs.make("lock", horizon=8, num_actions=5, instance_seed=1, **arguments)
+    keys = jax.random.split(jax.random.key(0), (3, SAMPLES))
+    emit = jax.vmap(jax.vmap(pure.emit, (None, None, 0)), (0, None, 0))
+    return np.asarray(jax.jit(emit)(jnp.arange(3), jnp.int32(2), keys))
+
+
+def draw_emissions(folder: Path) -> int:
+    """Write emissions.png: images as they are, vectors by their two first principal components."""
+    figure = Figure(figsize=(10, 7.5), layout="constrained")
+    panels = np.ravel(np.asarray(figure.subfigures(3, 3)))
+    for panel, (name, arguments) in zip(panels, WORLDS.items(), strict=True):
+        rows = observations(arguments)
+        panel.suptitle(f"{name}: {' × '.join(map(str, [n for n in rows.shape[2:] if n > 1]))}", fontsize=10)
+        if arguments.get("emission") in IMAGES:
+            axes = panel.subplots(3, 5)
+            for axis, image in zip(axes.ravel(), rows[:, :5].reshape(15, *rows.shape[2:]), strict=True):
+                axis.imshow(image[..., 0], cmap="gray_r", vmin=0, vmax=1)
+                axis.set_axis_off()
+            continue
+        axis, flat = panel.subplots(), rows.reshape(3 * SAMPLES, -1)
+        centred = flat - np.median(flat, axis=0)
+        plane = np.linalg.svd(centred, full_matrices=False)[2][:2]
+        for latent, colour in enumerate(COLOURS):
+            x, y = plane @ centred.reshape(3, SAMPLES, -1)[latent].T
+            axis.plot(x, y, ".", color=colour, markersize=4, label=("good 0", "good 1", "bad")[latent])
+        axis.set_xticks([])
+        axis.set_yticks([])
+    figure.axes[0].legend(fontsize=7, frameon=False)
+    figure.savefig(folder / "emissions.png", dpi=90)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    draw = {"emissions": draw_emissions, "report": draw_report}[sys.argv[1]]
+    sys.exit(draw(*map(Path, sys.argv[2:])))
