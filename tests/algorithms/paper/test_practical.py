@@ -140,6 +140,25 @@ def test_growth_is_that_of_the_log_determinants_of_a_level_and_the_one_before():
     np.testing.assert_allclose(grown, [2 * np.log(2), 2 * np.log(2), 0], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("horizon", "cells"), [(25, 1), (50, 1), (100, 2)])
+def test_newly_tried_cells_have_their_level_and_the_next_one_learned_anew(horizon, cells):
+    """One cell is enough up to H = 50, beyond it takes two: log det grows by log(1 + 1/lam) for each."""
+    config, known = BrieeConfig.practical(horizon), 200
+
+    def bonus(tried: int) -> Bonus:
+        count = jnp.where(jnp.arange(10) < 5, known, 0) + (jnp.arange(10) >= 10 - tried)
+        factor = jnp.eye(3)[None] / jnp.sqrt(count + config.bonus_lam)[:, None, None]
+        unseen = factor.at[:, 1:, 1:].set(jnp.eye(2) / jnp.sqrt(config.bonus_lam))  # one state is visited
+        return Bonus(jnp.stack([unseen] * 2), jnp.float32(1), jnp.float32(2))
+
+    new_cell = np.log1p(1 / config.bonus_lam)
+    assert config.replearn.growth is not None
+    for tried in (cells - 1, cells):
+        grown = np.asarray(growth(bonus(0), bonus(tried)))
+        np.testing.assert_allclose(grown, tried * new_cell * np.array([1, 2]), rtol=1e-4, atol=1e-6)
+    assert (cells - 1) * new_cell < config.replearn.growth < cells * new_cell
+
+
 def test_a_level_without_a_row_is_learned_later():
     config = BrieeConfig.practical(12)
     alone = replace(config.replearn, rows="deviations")

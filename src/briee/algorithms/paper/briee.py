@@ -76,6 +76,7 @@ class BrieeAlgorithm(Algorithm[B]):
         self.config = config
         features, shape = config.features, sampler.observation_shape
         self.make_network = maker(features.decoder, shape, features.num_latents, network)
+        self.encoded: tuple[Decoder, Transitions, Transitions] | None = None
 
     def update(self, state: B, phase: PhaseHook = no_phases) -> B:
         """One iteration n of Algorithm 1."""
@@ -143,7 +144,7 @@ class BrieeAlgorithm(Algorithm[B]):
         with the features of the last update."""
         config, H = self.config.collect, self.sampler.horizon
         key = stream(state.key, "collect", int(state.iteration))
-        codes = replace(state.buffers, rows=encode(state.decoder, state.buffers.rows))
+        codes = replace(state.buffers, rows=self.codes(state))
         members, rows, returns, reached = self.remember(state), [], [], []
         for i in range(config.rounds):
             policy, round_key = self.policy(state, "optimistic"), jax.random.fold_in(key, i)
@@ -226,7 +227,7 @@ class BrieeAlgorithm(Algorithm[B]):
         assert state.growth is not None
         grown = (np.asarray(state.growth) > (config.growth or 0)) & np.asarray(rows.valid).any(-1)
         due = np.flatnonzero(grown).tolist()
-        ranks = state.buffers.ranks()
+        ranks, rows = state.buffers.ranks(), jax.tree.map(np.asarray, rows)
         learn = lambda h: learn_level(  # noqa: E731
             at_level(rows, h), ranks[h], state.decoder, h, jax.random.fold_in(key, h), self.config.held_out,
             self.sampler.num_actions,
@@ -239,7 +240,15 @@ class BrieeAlgorithm(Algorithm[B]):
 
     def bonus(self, state: B) -> Bonus:
         """Alg. 1, l. 6: the bonus, from the covariance of the features at each level."""
-        return self.bonus_of(encode(state.decoder, state.buffers.rows))
+        return self.bonus_of(self.codes(state))
+
+    def codes(self, state: B) -> Transitions:
+        """The rows with features in place of observations, which bonus, plan and the next update's first
+        round need; the last ones are kept, because encoding is the largest part of a plan."""
+        decoder, rows = state.decoder, state.buffers.rows
+        if self.encoded is None or self.encoded[0] is not decoder or self.encoded[1] is not rows:
+            self.encoded = decoder, rows, encode(decoder, rows)
+        return self.encoded[2]
 
     def bonus_of(self, codes: Transitions) -> Bonus:
         """Alg. 1, l. 6 on encoded rows."""
@@ -253,7 +262,7 @@ class BrieeAlgorithm(Algorithm[B]):
         """Alg. 1, l. 7: LSVI with the bonus, for exploration, and without it."""
         rows, psi = state.buffers.rows, state.decoder
         if state.growth is not None:  # the rounds planned with codes, which round differently
-            rows, psi = encode(psi, rows), Encoded()
+            rows, psi = self.codes(state), Encoded()
         optimistic, greedy = (self.q_function(state.decoder, rows, psi, b) for b in (bonus, None))
         return replace(state, optimistic=optimistic, greedy=greedy, iteration=state.iteration + 1)
 

@@ -267,15 +267,18 @@ class BrieeConfig(AlgorithmConfig):
     @classmethod
     def practical(cls, horizon: int, dense: bool = False) -> "BrieeConfig":
         """Algorithm 1 with few episodes: small batches, all transitions, a calibrated bonus, and RepLearn as
-        a game on held-out rows. docs/protocol.md derives and measures each change."""
-        cap, alpha = 2.0, 5 / horizon
+        a game on held-out rows. docs/protocol.md derives and measures each change.
+
+        Beyond H = 50 levels are learned less often, and games need more rows: there are more levels, each of
+        more dimensions."""
+        cap, alpha, long = 2.0, 5 / horizon, horizon > 50
         lam = (alpha / cap) ** 2
         return cls(
             bonus=BonusConfig(alpha=alpha, cap=cap, covariance="all", lam=lam),
             collect=CollectConfig(buffer_size=4_000, episodes=20, rounds=2, deviating=0.5),
             features=FeatureConfig(bias=True, first_temperature=1.0),
-            replearn=RepLearnConfig(solver="held_out", rows="all", growth=2.0),
-            held_out=HeldOutConfig(rounds=4),
+            replearn=RepLearnConfig(solver="held_out", rows="all", growth=12.0 if long else 2.0),
+            held_out=HeldOutConfig(rounds=4, least_rows=4 * horizon if long else 100),
             lsvi=LSVIConfig(lam=lam, rows="all"),
         )
 

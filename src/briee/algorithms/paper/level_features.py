@@ -161,7 +161,7 @@ def units_of(decoders: Decoder, level: int) -> Units:
     assert isinstance(network, Linear)
     assert bias is not None
     logits = np.column_stack([np.asarray(network.A)[level], np.asarray(bias)[level]]).astype(float)
-    return logits / float(decoders.temperature[level])
+    return logits / float(np.asarray(decoders.temperature)[level])
 
 
 def with_levels(
