@@ -218,7 +218,7 @@ def rivals() -> str:
 def measured_lines() -> list[list[str]]:
     """HOMER and MusIK as rows of the table of Figure 1(b), as far as they were run."""
     lines = []
-    for name, label in MEASURED.items():
+    for label, name in MEASURED.items():
         own = [row for row in runs("rivals") if row["label"] == label]
         cells = [[row for row in own if row["world"] == f"lock, H = {H}"] for H in HORIZONS]
         texts = [outcome(cell) if cell else "–" for cell in cells]

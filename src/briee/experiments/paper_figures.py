@@ -17,8 +17,13 @@ REFERENCES = {
     ),
 }
 """Published budgets, not runs of this package."""
-MEASURED = {"MusIK": "musik paper", "HOMER": "homer released"}
-"""Their lines in the tables of the experiment `rivals`, as far as they were run."""
+MEASURED = {
+    "musik paper": "MusIK",
+    "musik paper ridge": "MusIK",
+    "homer released": "HOMER",
+    "homer released PSDP": "HOMER",
+}
+"""Their lines in the table of the experiment `rivals`, as far as they were run."""
 
 LSVI = tuple(
     s for H in (100, 50, 25, 12, 6) for s in for_seeds(SEEDS, "lsvi-ucb", "paper", "lock", H, 400_000)
@@ -70,10 +75,10 @@ def plot_fig1b(runs: Table, curves: Table, path: Path, caption: str) -> None:
     found = read_table(path.parents[1] / "rivals" / "runs.csv")
     shown = {f"lock, H = {H}" for H in REFERENCES["HOMER"][0]}
     sparse = [row for row in found if row["world"] in shown]
-    rivals = [row for row in sparse if row["label"] in MEASURED.values()]
-    run = {(row["label"], int(row["horizon"])) for row in rivals}
+    rivals = [row for row in sparse if row["label"] in MEASURED]
+    run = {(MEASURED[row["label"]], int(row["horizon"])) for row in rivals}
     references = {
-        name: ({H: n for H, n in points.items() if (MEASURED[name], H) not in run}, source)
+        name: ({H: n for H, n in points.items() if (name, H) not in run}, source)
         for name, (points, source) in REFERENCES.items()
     }
     left = {name: reference for name, reference in references.items() if reference[0]}
