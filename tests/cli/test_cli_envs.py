@@ -264,10 +264,18 @@ def test_wrong_environments_get_one_sentence(capsys, request_, sentence):
     assert os.listdir() == ["corridor.py"] or sorted(os.listdir()) == ["__pycache__", "corridor.py"]
 
 
-def test_a_project_that_is_missing_is_named(capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "minigrid", None)
-    sentence = "belongs to a project that is not installed: pip install 'briee[envs]'"
-    assert sentence in refusal(capsys, "train MiniGrid-Empty-5x5-v0 --horizon 5")
+@pytest.mark.parametrize(
+    ("env", "module", "package"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "'briee[envs]'"),
+        ("MiniHack-KeyRoom-Fixed-S5-v0", "minihack", "minihack"),
+        ("RLToy-v0", "mdp_playground", "mdp-playground"),
+    ],
+)
+def test_a_project_that_is_missing_is_named(capsys, monkeypatch, env, module, package):
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    sentence = f"belongs to a project that is not installed: pip install {package}"
+    assert sentence in refusal(capsys, f"train {env} --horizon 5")
 
 
 def test_a_module_of_the_user_is_found_in_the_working_folder(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -12,9 +14,9 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError
-from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
-from briee.envs.adapters.third_party import sure_return
+from briee.envs.adapters.encoding import Downsampled, ObservationEncoder, UnsupportedSpaceError
+from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic, waiting
+from briee.envs.adapters.third_party import own_optimum, sure_return
 from countdown import Countdown
 
 # check_env says so of every wrapper; that an environment has one is no fault of it.
@@ -262,3 +264,91 @@ def test_environments_that_disagree_are_refused():
 def test_disabled_autoreset_is_refused():
     with pytest.raises(ValueError, match="has autoreset disabled; supported are"):
         EpisodicVector(vector(AutoresetMode.DISABLED), 3)
+
+
+class Shown(gym.Env):
+    """Shows what it is given, whatever the actions."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: gym.Space, *shown: Any):
+        self.observation_space, self.shown = space, shown
+
+    def reset(self, *, seed=None, options=None):
+        self.at = 0
+        return self.shown[0], {}
+
+    def step(self, action):
+        self.at += 1
+        return self.shown[min(self.at, len(self.shown) - 1)], 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_images_are_averaged_over_squares_the_last_ones_smaller(axis):
+    pixels = np.moveaxis(np.arange(5 * 6 * 3, dtype=np.uint8).reshape(5, 6, 3), 2, axis)
+    env = Downsampled(Shown(spaces.Box(0, 255, pixels.shape, np.uint8), pixels), 4)
+    image = np.moveaxis(env.reset()[0], axis, 2)
+    assert env.reset()[0] in env.observation_space
+    assert image.shape == (2, 2, 3)
+    whole = np.moveaxis(pixels, axis, 2) / 255
+    np.testing.assert_allclose(image[0, 0], whole[:4, :4].mean((0, 1)), rtol=1e-6)
+    np.testing.assert_allclose(image[1, 1], whole[4:, 4:].mean((0, 1)), rtol=1e-6)
+
+
+def test_the_images_of_a_dict_are_averaged_and_the_rest_is_kept():
+    space = spaces.Dict(grey=spaces.Box(0, 255, (4, 4), np.uint8), kind=spaces.Discrete(3))
+    env = Downsampled(Shown(space, {"grey": np.full((4, 4), 51, np.uint8), "kind": 2}), 2)
+    seen = Episodic(env, 1).reset()[0]
+    np.testing.assert_allclose(seen, [*[0.2] * 4, 0, 0, 1, 0], rtol=1e-6)
+
+
+def test_what_is_no_image_is_not_averaged():
+    with pytest.raises(UnsupportedSpaceError, match=r"downsample is for images, not for .*Discrete\(3\)"):
+        Downsampled(Shown(spaces.Discrete(3), 0), 2)
+    with pytest.raises(ValueError, match="downsample must be >= 1, got 0"):
+        Downsampled(Shown(spaces.Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8)), 0)
+
+
+def test_a_part_of_a_dict_that_changes_its_shape_is_named():
+    space = spaces.Dict(place=spaces.Box(-1, 1, (2,)))
+    shown = [{"place": np.zeros(2, np.float32)}, {"place": np.zeros(3, np.float32)}]
+    env = EpisodicVector(gym.vector.SyncVectorEnv([lambda: Shown(space, *shown)] * 2), 3)
+    env.reset(seed=0)
+    with pytest.raises(
+        EnvironmentStepError, match=r"at step 1: .*\['place'\] has shape \(3,\), but .* \(2,\)"
+    ):
+        env.step(np.zeros(2, int))
+
+
+def test_a_step_that_does_not_return_is_named_while_it_lasts():
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(Countdown):
+        def step(self, action):
+            entered.set()
+            go_on.wait(60)
+            return super().step(action)
+
+    env = EpisodicVector(gym.vector.SyncVectorEnv([lambda: Slow(5)]), 3)
+    env.reset(seed=0)
+    thread = threading.Thread(target=env.step, args=(np.zeros(1, int),))
+    thread.start()
+    entered.wait(60)
+    assert waiting(0) == "environment Slow (copy 0 of 1) has not returned from step 1"
+    assert waiting(1000) == ""
+    go_on.set()
+    thread.join()
+    assert waiting(0) == ""
+
+
+def test_the_optimum_of_a_toy_mdp_is_that_of_its_tables():
+    """State 1 pays, state 2 ends; from 0 only state 3 leads to 1, and 1 can be kept."""
+    toy = SimpleNamespace(
+        config={"relevant_init_state_dist": [1, 0, 0, 0]}, rewardable_sequences={(1,): 1.0}, delay=0,
+        sequence_length=1, transition_matrix=np.array([[3, 2], [1, 0], [2, 2], [1, 0]]),
+        is_terminal_state=lambda state: state == 2, reward_scale=2.0, reward_shift=0.0, term_state_reward=0.0,
+    )  # fmt: skip
+    env: Any = SimpleNamespace(unwrapped=toy)
+    assert own_optimum(env, 5) == 8.0
+    toy.sequence_length = 2
+    assert own_optimum(env, 5) is None

@@ -1,5 +1,6 @@
 """What a run shows: live in a terminal, plain lines elsewhere, every row once to Weights & Biases."""
 
+import dataclasses
 import io
 import json
 import shutil
@@ -18,6 +19,7 @@ from briee.training.progress import (
     LiveDisplay,
     PlainDisplay,
     clock,
+    headline,
     make_display,
     states_lines,
     summary_lines,
@@ -43,6 +45,12 @@ def test_plain_lines_come_at_most_once_a_second_and_end_with_the_summary(tmp_pat
     assert lines[3] == "solved after 70 episodes; last return 1.000, optimal 1.000"
     assert lines[-1] == f"files: {tmp_path / 'run'}"
     assert len(lines) == 6
+
+
+def test_the_first_line_says_that_images_are_averaged():
+    _, spec = make_toy()
+    spec = dataclasses.replace(spec, env_arguments={"downsample": 4})
+    assert headline(spec) == "toy on toy-env, horizon 3, images averaged over 4 x 4 pixels, seed 1"
 
 
 def test_plain_lines_say_what_takes_long():

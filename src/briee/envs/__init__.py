@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from briee.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError
+    from briee.envs.adapters.encoding import Downsampled, ObservationEncoder, UnsupportedSpaceError
     from briee.envs.adapters.episodic import EnvironmentStepError, Episodic, EpisodicVector, episodic
     from briee.envs.adapters.rich import NoisyObservation, RichObservation, rich_observation
     from briee.envs.block import LatentModel, episode_start, episode_step
@@ -28,6 +28,7 @@ __all__ = [
     "CombinationLock",
     "Description",
     "DigitsEmission",
+    "Downsampled",
     "EmissionChoice",
     "EnvironmentStepError",
     "Episodic",
@@ -60,7 +61,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "adapters.encoding": ("ObservationEncoder", "UnsupportedSpaceError"),
+    "adapters.encoding": ("Downsampled", "ObservationEncoder", "UnsupportedSpaceError"),
     "adapters.episodic": ("EnvironmentStepError", "Episodic", "EpisodicVector", "episodic"),
     "adapters.rich": ("NoisyObservation", "RichObservation", "rich_observation"),
     "block": ("LatentModel", "episode_start", "episode_step"),

@@ -69,6 +69,16 @@ def target(value: float) -> Values:
 MANY = (("evaluation.episodes", 100),)
 DRY = (("is_slippery", False),)
 SEA = "bsuite/deep_sea-v0"
+TOY: Values = (
+    ("state_space_type", "discrete"), ("state_space_size", 24), ("action_space_size", 8), ("diameter", 3),
+    ("terminal_state_density", 0.25), ("generate_random_mdp", True),
+)  # fmt: skip
+PICTURES: Values = (
+    ("image_representations", True),
+    ("image_width", 84),
+    ("image_height", 84),
+    ("downsample", 4),
+)
 WORLDS = (
     World("FrozenLake 4x4", "FrozenLake-v1", 20, 300, DRY, rivals=3_000),
     World("the same, noisy vectors", "FrozenLake-v1", 20, 300, DRY, "hadamard", rivals=3_000),
@@ -100,6 +110,15 @@ WORLDS = (
             ("FourRooms", 100, 0.6, 4_500),
             ("KeyCorridorS3R1", 80, 0.8, 2_500),
         )
+    ),
+    World(
+        "MiniHack KeyRoom-Fixed-S5", "MiniHack-KeyRoom-Fixed-S5-v0", 60, 1_500, instance="layout_seed",
+        changes=target(0.8), rivals=3_000, replay=10_000,
+    ),
+    World("MDP Playground, 24 states", "RLToy-v0", 20, 300, TOY, instance="seed", rivals=4_000),
+    World(
+        "the same, images of 84x84 pixels", "RLToy-v0", 20, 300, (*TOY, *PICTURES), instance="seed",
+        rivals=4_000,
     ),
     World("6x6 grid, noisy vectors", "grids/Noisy-v0", 15, 600, rivals=3_500),
     World("4x4 grid, noisy images", "grids/Image-v0", 9, 600, rivals=3_000),

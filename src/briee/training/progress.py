@@ -86,7 +86,8 @@ class PlainDisplay(Display):
         while not self._over.wait(self.patience / 10):
             now = time.monotonic()
             if now - self._said >= self.patience:
-                self._print(f"{self._doing} ({now - self._phase_began:.0f} s so far)")
+                doing = _waiting(self.patience / 2) or self._doing
+                self._print(f"{doing} ({now - self._phase_began:.0f} s so far)")
 
     def phase(self, name: str) -> None:
         self._doing, self._phase_began = PHASES.get(name, name), time.monotonic()
@@ -159,9 +160,17 @@ class LiveDisplay(Display):
         bar.add_row("episodes", share, f"{self.episodes:,} of at most {budget:,}")
         now = time.monotonic()
         parts = [f"{name} {value}" for name, value in cells(self.row, self.spec.horizon)] if self.row else []
-        doing = f"{clock(now - self.began)}  {self.doing} ({now - self.phase_began:.0f} s)"
+        what = _waiting(PATIENCE / 2) or self.doing
+        doing = f"{clock(now - self.began)}  {what} ({now - self.phase_began:.0f} s)"
         row, activity = Text("  ".join(parts)), Text(doing if self.doing else "", style="dim")
         return Group(Text(headline(self.spec), style="bold"), bar, row, activity)
+
+
+def _waiting(seconds: float) -> str:
+    """The call of an environment that has lasted longer than this, in words."""
+    from briee.envs.adapters.episodic import waiting  # a display alone needs no Gymnasium
+
+    return waiting(seconds)
 
 
 def make_display() -> PlainDisplay | LiveDisplay:
@@ -178,7 +187,9 @@ def headline(spec: RunSpec) -> str:
     latents = [value for name, value in values.items() if name.rpartition(".")[2] == "num_latents"]
     most = "at most " if spec.config.finds_states else ""
     states = f", {most}{latents[0]} latent states a level" if latents else ""
-    return f"{title}, horizon {spec.horizon}{states}, seed {spec.seed}"
+    side = spec.env_arguments.get("downsample")
+    images = f", images averaged over {side} x {side} pixels" if side else ""
+    return f"{title}, horizon {spec.horizon}{images}{states}, seed {spec.seed}"
 
 
 def cells(row: dict[str, Any], horizon: int) -> list[tuple[str, str]]:

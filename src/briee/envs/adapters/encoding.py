@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+
+from briee.configuration import whole_number
 
 MOST_ROWS = 1024
 """Discrete observations up to this many are looked up in a table."""
@@ -119,6 +121,47 @@ class ObservationEncoder:
         return np.zeros(size), np.ones(size)
 
 
+class Downsampled(gym.ObservationWrapper):
+    """Images averaged over squares of `side` pixels, uint8 as numbers in [0, 1]; in a Dict, all its images.
+
+    An image has its channels last, or first if that axis alone has length 1, 3 or 4.
+    """
+
+    def __init__(self, env: gym.Env, side: int):
+        super().__init__(env)
+        self.side, own = whole_number("downsample", side), env.observation_space
+        parts = own.spaces if isinstance(own, spaces.Dict) else {"": own}
+        self.images = [key for key, part in parts.items() if _is_image(part)]
+        if not self.images:
+            raise UnsupportedSpaceError(f"downsample is for images, not for observations of {own}")
+        smaller = {key: self._smaller(cast(spaces.Box, parts[key])) for key in self.images}
+        is_dict = isinstance(own, spaces.Dict)
+        self.observation_space = spaces.Dict({**parts, **smaller}) if is_dict else smaller[""]
+
+    def observation(self, observation: Any) -> Any:
+        """The observation with smaller images."""
+        if isinstance(self.observation_space, spaces.Dict):
+            return {**observation, **{key: self._average(observation[key]) for key in self.images}}
+        return self._average(observation)
+
+    def _smaller(self, space: spaces.Box) -> spaces.Box:
+        low, high = (self._average(bound.astype(space.dtype)) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def _average(self, image: Any) -> np.ndarray:
+        image = np.asarray(image)
+        mean = (image[..., None] if image.ndim == 2 else image).astype(np.float32)
+        colours = (1, 3, 4)
+        rows = 1 if mean.shape[0] in colours and mean.shape[-1] not in colours else 0
+        for axis in (rows, rows + 1):
+            starts = np.arange(0, mean.shape[axis], self.side)
+            size = np.diff(starts, append=mean.shape[axis]).astype(np.float32)
+            mean = np.add.reduceat(mean, starts, axis) / np.expand_dims(
+                size, [i for i in range(3) if i != axis]
+            )
+        return mean / np.float32(255) if image.dtype == np.uint8 else mean
+
+
 def discrete_actions(space: gym.Space, name: str) -> int:
     """The number of actions; `UnsupportedSpaceError` unless the space is `Discrete` and starts at 0."""
     if isinstance(space, spaces.Discrete):
@@ -130,6 +173,20 @@ def discrete_actions(space: gym.Space, name: str) -> int:
         f"{name} has {kind} actions, {space}; supported are Discrete action spaces: "
         "enumerate or discretise its actions in a wrapper first"
     )
+
+
+def check_agreement(env: gym.vector.VectorEnv, name: str) -> None:
+    """Raise unless all sub-environments of a vector have the same spaces."""
+    if not isinstance(env.unwrapped, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
+        return
+    for attribute in ("observation_space", "action_space"):
+        found = env.unwrapped.get_attr(attribute)
+        for index, space in enumerate(found):
+            if space != found[0]:
+                raise UnsupportedSpaceError(
+                    f"environments 0 and {index} of the vector {name} disagree: "
+                    f"their {attribute.replace('_', ' ')}s are {found[0]} and {space}"
+                )
 
 
 def _one_hot(value: np.ndarray, n: int) -> np.ndarray:

@@ -7,8 +7,9 @@ cut at H. The learner sees `terminated` after H steps and never before. The envi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from briee.configuration import whole_number
-from briee.envs.adapters.encoding import ObservationEncoder, UnsupportedSpaceError, discrete_actions
+from briee.envs.adapters.encoding import ObservationEncoder, check_agreement, discrete_actions
 from briee.envs.adapters.third_party import environment_name, own_horizon, own_optimum
 
 NUMBERS = (int, float, np.generic)
@@ -114,7 +115,7 @@ class EpisodicVector(gym.vector.VectorWrapper):
     ):
         super().__init__(env)
         self.name = environment_name(env)
-        _check_agreement(env, self.name)
+        check_agreement(env, self.name)
         self.num_actions = discrete_actions(env.single_action_space, self.name)
         self.encoder = ObservationEncoder(env.single_observation_space, keys, image_scale)
         self.horizon = find_horizon(env, horizon)
@@ -231,7 +232,12 @@ class EpisodicVector(gym.vector.VectorWrapper):
         self._seen = list(observations)
         space = self.env.single_observation_space
         if not isinstance(space, spaces.Box | spaces.Discrete):
-            return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
+            try:
+                return concatenate(space, observations, create_empty_array(space, n=self.num_envs))
+            except ValueError:
+                for observation in observations:
+                    self.encoder(observation)  # says which part has another shape
+                raise
         try:
             stacked = np.array(observations)
         except ValueError:  # different shapes
@@ -266,19 +272,36 @@ class _blame:
 
     copy: int | None = None
     """Index of the copy that is stepped, if known."""
+    running: ClassVar[_blame | None] = None
+    """The call that has not returned yet."""
 
     def __init__(self, name: str, moment: str, copies: int = 1):
         self.name, self.moment, self.copies = name, moment, copies
 
     def __enter__(self) -> _blame:
+        self.began, _blame.running = time.monotonic(), self
         return self
 
+    @property
+    def whom(self) -> str:
+        """The environment and its copy."""
+        return f"environment {self.name}" + (
+            f" (copy {self.copy} of {self.copies})" * (self.copy is not None)
+        )
+
     def __exit__(self, kind, error, traceback) -> None:
+        _blame.running = None
         if isinstance(error, Exception | SystemExit) and not isinstance(error, gym.error.ResetNeeded):
-            where = "" if self.copy is None else f" (copy {self.copy} of {self.copies})"
-            what = f"environment {self.name}{where} failed at {self.moment}"
+            what = f"{self.whom} failed at {self.moment}"
             message = " ".join(f"{what}: {type(error).__name__}: {error}".split())
             raise EnvironmentStepError(message) from error
+
+
+def waiting(seconds: float) -> str:
+    """The call of an environment that has lasted longer than this, in words; empty if there is none."""
+    call = _blame.running
+    lasted = 0.0 if call is None else time.monotonic() - call.began
+    return f"{call.whom} has not returned from {call.moment}" if call and lasted > seconds else ""
 
 
 def merge_infos(infos: Sequence[dict[str, Any]], only: Sequence[str] | None = None) -> dict[str, Any]:
@@ -332,17 +355,3 @@ def _shape_of(told: Any) -> str:
     if isinstance(told, tuple):
         return f"{len(told)} values, {', '.join(type(value).__name__ for value in told)}"
     return type(told).__name__
-
-
-def _check_agreement(env: gym.vector.VectorEnv, name: str) -> None:
-    """Raise unless all sub-environments of a vector have the same spaces."""
-    if not isinstance(env.unwrapped, (gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv)):
-        return
-    for attribute in ("observation_space", "action_space"):
-        found = env.unwrapped.get_attr(attribute)
-        for index, space in enumerate(found):
-            if space != found[0]:
-                raise UnsupportedSpaceError(
-                    f"environments 0 and {index} of the vector {name} disagree: "
-                    f"their {attribute.replace('_', ' ')}s are {found[0]} and {space}"
-                )

@@ -1,14 +1,17 @@
 """Environments of other projects, by name. Imports no JAX.
 
-A name is a Gymnasium id, Gymnasium's `module:id`, or `FILE.py:Class`. Ids of MiniGrid and bsuite are
-registered on demand. Their environments draw a layout, or the meaning of the actions, when they are made;
-here an argument seeds that draw, so that all copies of an environment are equal.
+A name is a Gymnasium id, Gymnasium's `module:id`, or `FILE.py:Class`. Ids of MiniGrid, bsuite, MiniHack and
+MDP Playground are registered on demand. Their environments draw a layout, or the meaning of the actions, when
+they are made or reset; here an argument seeds that draw, so that all copies of an environment are equal.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
+import io
+import logging
 import os
 import re
 import sys
@@ -19,6 +22,7 @@ from typing import Any, Literal, cast
 import gymnasium as gym
 import numpy as np
 
+from briee.envs.adapters.encoding import Downsampled
 from briee.envs.registry import SHORT_NAMES
 from briee.errors import suggestion
 
@@ -26,10 +30,13 @@ PROJECTS = {
     "MiniGrid-": "minigrid",
     "BabyAI-": "minigrid",
     "bsuite/": "shimmy",
+    "MiniHack-": "minihack",
+    "RLToy-": "mdp_playground",
     "grids/": "briee.envs.grids",
 }
 """The module whose import registers the ids with this prefix."""
-EXTRA = "pip install 'briee[envs]'"
+PACKAGES = {"minihack": "minihack", "mdp_playground": "mdp-playground"}
+"""Projects that are not in the extra `envs`, with the name of their package."""
 
 
 def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
@@ -40,11 +47,19 @@ def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         sys.path.append(os.getcwd())
     instance = instance_argument(name)
     given: dict[str, Any] = ({instance: 0} if instance else {}) | dict(arguments)
-    layout = given.pop("layout_seed", 0) if is_minigrid(name) else None
+    layout = given.pop("layout_seed", 0) if instance == "layout_seed" else None
+    side = given.pop("downsample", None)
+    if project_of(name) == "minihack":  # it ignores the seed of reset; other parts hold a clock and messages
+        given = {"seeds": [layout], "observation_keys": ("glyphs", "inv_glyphs")} | given
+    if project_of(name) == "mdp_playground":
+        given.setdefault("log_level", logging.ERROR)
     try:
         # Every observation is checked by the encoder; Gymnasium's checker would warn once for each copy.
         make = functools.partial(gym.make, name, disable_env_checker=True)
-        env = (load_from_file(name, "class") if is_file else make)(**given)
+        with contextlib.redirect_stdout(
+            io.StringIO() if project_of(name) == "mdp_playground" else sys.stdout
+        ):
+            env = (load_from_file(name, "class") if is_file else make)(**given)
     except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
         hint = "" if is_file else suggestion(name, [*SHORT_NAMES, *gym.registry])
         raise ValueError(f"unknown environment {name!r}{hint or f': {_line(error)}'}") from error
@@ -54,7 +69,15 @@ def make_one(name: str, arguments: Mapping[str, Any]) -> gym.Env:
         raise ValueError(f"cannot make {name!r}: {kind}{_line(error)}") from error
     if not isinstance(env, gym.Env):
         raise ValueError(f"{name!r} is not a Gymnasium environment but a {type(env).__name__}")
-    return fully_observed(env, layout) if layout is not None else env
+    if layout is not None and is_minigrid(name):
+        env = fully_observed(env, layout)
+    if side is not None:
+        return Downsampled(env, side)
+    own = env.observation_space
+    if isinstance(own, gym.spaces.Box) and type(own) is not gym.spaces.Box:  # may refuse to be compared
+        plain = gym.spaces.Box(own.low, own.high, own.shape, cast(Any, own.dtype))
+        return gym.wrappers.TransformObservation(env, np.asarray, plain)
+    return env
 
 
 def make_copy(name: str, arguments: Mapping[str, Any], rich: Mapping[str, Any] | None) -> gym.Env:
@@ -67,15 +90,23 @@ def make_copy(name: str, arguments: Mapping[str, Any], rich: Mapping[str, Any] |
     return rich_observation(one, rich)
 
 
+def project_of(name: str) -> str | None:
+    """The module of the project that an id belongs to, if it is a known one."""
+    own = name.rpartition(":")[2]
+    return next((project for start, project in PROJECTS.items() if own.startswith(start)), None)
+
+
 def is_minigrid(name: str) -> bool:
     """Whether the id belongs to MiniGrid or BabyAI."""
-    return any(name.startswith(start) for start, project in PROJECTS.items() if project == "minigrid")
+    return project_of(name) == "minigrid"
 
 
 def instance_argument(name: str) -> str | None:
     """The argument that seeds the environment itself, not its episodes, if there is one."""
-    if is_minigrid(name):
+    if project_of(name) in ("minigrid", "minihack"):
         return "layout_seed"
+    if project_of(name) == "mdp_playground":
+        return "seed"
     if name.startswith("bsuite/"):
         _import_project(name)
         from bsuite.bsuite import EXPERIMENT_NAME_TO_ENVIRONMENT as constructors
@@ -171,6 +202,7 @@ def sure_return(env: gym.Env | gym.vector.VectorEnv, horizon: int) -> float | No
 def _table_return(base: Any, horizon: int, sure: bool) -> float | None:
     """The best return in H steps: its expectation, or with `sure` the return that is guaranteed."""
     table, start = getattr(base, "P", None), getattr(base, "initial_state_distrib", None)
+    table, start = _toy_table(base) or (table, start)
     if not isinstance(table, dict) or start is None:
         return None
     value = np.zeros(len(table))
@@ -183,6 +215,28 @@ def _table_return(base: Any, horizon: int, sure: bool) -> float | None:
         value = np.array([max(map(action_value, table[state].values())) for state in sorted(table)])
     start = np.asarray(start)
     return float(value[start > 0].min() if sure else start @ value)
+
+
+def _toy_table(base: Any) -> tuple[dict[int, Any], np.ndarray] | None:
+    """Transitions and first states of a discrete MDP of MDP Playground whose reward is that of the next
+    state; None for anything else."""
+    config = getattr(base, "config", None)
+    rewards = getattr(base, "rewardable_sequences", None)
+    if not isinstance(config, dict) or not isinstance(rewards, dict) or config.get("irrelevant_features"):
+        return None
+    noise = config.get("transition_noise") or config.get("reward_noise") or config.get("reward_every_n_steps")
+    if noise or base.delay or base.sequence_length != 1:
+        return None
+    states = range(len(base.transition_matrix))
+    over = [bool(base.is_terminal_state(state)) for state in states]
+    paid = [rewards.get((state,), 0.0) * base.reward_scale + base.reward_shift for state in states]
+    paid = [r + end * base.term_state_reward * base.reward_scale for r, end in zip(paid, over, strict=True)]
+
+    def row(state: int) -> dict[int, Any]:
+        following = enumerate(base.transition_matrix[state])
+        return {a: [(1.0, int(to), paid[to], over[to])] for a, to in following}
+
+    return {state: row(state) for state in states}, np.asarray(config["relevant_init_state_dist"])
 
 
 def _base(env: gym.Env | gym.vector.VectorEnv) -> Any:
@@ -199,15 +253,19 @@ def _deep_sea(base: Any, attribute: str) -> Any:
 
 def _import_project(name: str) -> None:
     """Import the project that registers this id, if it is a known one."""
-    for start, module in PROJECTS.items():
-        if name.startswith(start):
-            os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-            try:
-                importlib.import_module(module)
-                if module == "shimmy":
-                    importlib.import_module("bsuite")
-            except ImportError:
-                raise ValueError(f"{name} belongs to a project that is not installed: {EXTRA}") from None
+    module = project_of(name)
+    if module is None:
+        return
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        importlib.import_module(module)
+        if module == "shimmy":
+            importlib.import_module("bsuite")
+    except ImportError:
+        package = PACKAGES.get(module, "'briee[envs]'")
+        raise ValueError(
+            f"{name} belongs to a project that is not installed: pip install {package}"
+        ) from None
 
 
 def _line(error: BaseException) -> str:
