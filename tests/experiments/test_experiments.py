@@ -85,7 +85,8 @@ def test_all_switches_together_make_the_released_code():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "rivals" else ()) for name in FIGURES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("fig1b", "rivals") else ()) for name in FIGURES],
 )
 def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     said: list[str] = []

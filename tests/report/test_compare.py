@@ -1,6 +1,7 @@
 """Statistics over seeds against closed forms and by hand; the leaderboard and what a submission must have."""
 
 import csv
+import functools
 import json
 import re
 import shutil
@@ -205,8 +206,14 @@ episodes_per_update = 50
 ROW = "label,world,algorithm,preset,seed,solved,episodes,episodes_to_solve,seconds\n"
 
 
+@functools.cache
+def committed_suite() -> list[Run]:
+    """The runs of benchmarks/block-mdp.toml, read once."""
+    return read_suite(ROOT / SUITE_FILE)
+
+
 def test_the_page_is_that_of_the_committed_tables():
-    suite = read_suite(ROOT / SUITE_FILE)
+    suite = committed_suite()
     tables = sorted((ROOT / "results").glob("*/runs.csv"))
     assert (ROOT / "docs" / "leaderboard.md").read_text() == leaderboard(suite, tables), (
         "run briee leaderboard"
@@ -214,7 +221,7 @@ def test_the_page_is_that_of_the_committed_tables():
 
 
 def test_every_algorithm_is_in_the_suite_or_there_is_a_reason():
-    listed = {run.spec.algorithm for run in read_suite(ROOT / SUITE_FILE)}
+    listed = {run.spec.algorithm for run in committed_suite()}
     assert listed | NOT_IN_SUITE.keys() == ALGORITHMS.keys()
     assert not listed & NOT_IN_SUITE.keys()
     page = (ROOT / "docs" / "leaderboard.md").read_text()
@@ -332,11 +339,11 @@ def test_counters_are_those_of_the_environment(submission, capsys):
 
 
 def test_runs_of_the_suite_become_rows_once(tmp_path):
-    suite = [run for run in read_suite(ROOT / SUITE_FILE) if run.spec.algorithm == "ppo"]
+    suite = [run for run in committed_suite() if run.spec.algorithm == "ppo"]
     chosen = [run for run in suite if run.world in ("lock, H = 6", "lock, H = 25, noise = 0.2")]
     for run in chosen[::-1]:
         make_run(run, tmp_path / "runs")
-    of_rivals = next(run for run in read_suite(ROOT / SUITE_FILE) if run.spec.algorithm == "musik")
+    of_rivals = next(run for run in committed_suite() if run.spec.algorithm == "musik")
     make_run(of_rivals, tmp_path / "runs")
     output = tmp_path / "results" / "suite"
     for _ in range(2):
