@@ -167,8 +167,8 @@ def _predictability(facts: list[LevelFacts]) -> list[Finding]:
             "level: no more latent states than that can be told apart there")]  # fmt: skip
     elif (states := counted_states(told)) is not None:
         counted = [Finding("ok", f"observations form up to {states} clusters at a level, with gaps between "
-            "them: they look like as many latent states; random play may miss others, so take "
-            f"num_latents={states + 1} or more")]  # fmt: skip
+            "them: they look like as many latent states; random play may miss others. The default algorithm "
+            f"finds their number; `efficient` needs num_latents={states + 1} or more")]  # fmt: skip
     else:
         counted = _estimate(max(fact.rank for fact in told) + 1, best)
     return [predicted, *counted, *([silent] if rest else [])]
@@ -183,8 +183,8 @@ def counted_states(facts: list[LevelFacts]) -> int | None:
 def _estimate(latents: int, best: float) -> list[Finding]:
     """Findings about the number of latent states, for observations that never repeat."""
     found = [Finding("ok", f"what follows tells about {latents} latent states apart, in the level that "
-        "shows most of them; random play may miss others, so take "
-        f"num_latents={latents + 1} or more")]  # fmt: skip
+        "shows most of them; random play may miss others. The default algorithm finds their number; "
+        f"`efficient` needs num_latents={latents + 1} or more")]  # fmt: skip
     if best > 0.9:
         found.append(Finding("warning", "the next observation is almost a linear function of the current "
             "one: that looks like continuous dynamics, for which BRIEE is not made and the number above "
