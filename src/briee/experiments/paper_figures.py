@@ -22,6 +22,7 @@ MEASURED = {
     "musik paper ridge": "MusIK",
     "homer released": "HOMER",
     "homer released PSDP": "HOMER",
+    "homer released PSDP 20000": "HOMER",
 }
 """Their lines in the table of the experiment `rivals`, as far as they were run."""
 

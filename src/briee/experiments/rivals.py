@@ -175,6 +175,11 @@ BY_PSDP = tuple(
     )
 )
 """HOMER with PSDP for the reward: values of fitted Q iteration shrink from level to level."""
+MORE_PSDP = for_seeds(
+    SEEDS[:1], "homer", "released", "lock", 100, 3_990_000,
+    changes=(("planner", "prefix-psdp"), ("psdp.episodes", 20_000)), variant="PSDP 20000",
+)  # fmt: skip
+"""With as many episodes a level in PSDP as in exploration, as its program has them; one attempt."""
 FRESH = (101, 102, 103, 104, 105)
 DIFFERENCES = {
     "fresh seeds": (),
@@ -239,6 +244,6 @@ def _square(x: float, y: float, done: float) -> Any:
 RIVALS = Experiment(
     claim="Each rival solves a world that fits its assumptions; on the sparse lock HOMER and MusIK need more "
     "episodes than BRIEE.",
-    settings=(*AT_HOME, *LONGER, *FEWER, *RIDGE, *BY_PSDP, *LIKE_THEIRS, *ELSEWHERE),
+    settings=(*AT_HOME, *LONGER, *FEWER, *RIDGE, *BY_PSDP, *MORE_PSDP, *LIKE_THEIRS, *ELSEWHERE),
     plot=plot,
 )
