@@ -8,7 +8,7 @@ from statistics import median
 
 from briee.errors import RunError
 from briee.experiments.paper_figures import MEASURED
-from briee.experiments.rivals import LOCK, UNEVEN, WORLDS, cell, refuses
+from briee.experiments.rivals import DIFFERENCES, LOCK, UNEVEN, WORLDS, cell, refuses
 from briee.experiments.tables import Row, read_curves
 from briee.training.directory import read_table
 
@@ -222,7 +222,7 @@ def measured_lines() -> list[list[str]]:
         own = [row for row in runs("rivals") if row["label"] == label]
         cells = [[row for row in own if row["world"] == f"lock, H = {H}"] for H in HORIZONS]
         texts = [outcome(cell) if cell else "–" for cell in cells]
-        lines.append([f"{name}: `{label}`", *texts, STATISTICS["version"](own)])
+        lines += [[f"{name}: `{label}`", *texts, STATISTICS["version"](own)]] if own else []
     return lines
 
 
@@ -230,6 +230,10 @@ CHECKS = (
     ("MusIK, H = 25, 65k + 8k", "solves it", "musik paper", "lock, H = 25"),
     ("MusIK, H = 25, 30k + 8k", "fails", "musik paper 1200 a level", "lock, H = 25"),
     ("MusIK, H = 25, 15k + 8k", "fails", "musik paper 600 a level", "lock, H = 25"),
+    *(
+        (f"MusIK, H = 25, 30k + 8k, {words}", "fails", f"musik paper 1200 a level: {words}", "lock, H = 25")
+        for words in DIFFERENCES
+    ),
     ("HOMER, H = 5, 5,000 a level", "solves it", "homer released", "lock, H = 5"),
     ("PCID, 4 actions, H = 5, lanes that mix unevenly", "solves its own lock", "pcid paper", UNEVEN.name),
 )

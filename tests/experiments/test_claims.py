@@ -8,7 +8,7 @@ import pytest
 
 from briee.experiments import FIGURES
 from briee.experiments.ablations import ABLATION, PROTOCOL_VARIANTS
-from briee.experiments.paper_figures import REFERENCES
+from briee.experiments.paper_figures import MEASURED, REFERENCES
 from briee.experiments.rivals import HOMES
 from briee.experiments.runner import find_figure, write_tables
 from briee.experiments.setting import SEEDS
@@ -82,19 +82,19 @@ def test_briee_needs_fewer_episodes_than_the_published_budgets(label, rival):
 
 @pytest.mark.parametrize("label", ["briee practical", "briee paper", "efficient"])
 def test_briee_needs_fewer_episodes_than_homer_as_measured(label):
-    ours, homer = episodes("fig1b", label), sparse("homer released")
-    by_psdp = sparse("homer released PSDP")
+    ours = episodes("fig1b", label)
+    lines = [sparse(name) for name, rival in MEASURED.items() if rival == "HOMER"]
     assert ours.keys() >= {6, 12, 25}
-    for H in ours.keys() & (homer.keys() | by_psdp.keys()):
-        found = [*homer.get(H, ()), *by_psdp.get(H, ())]
-        assert np.isfinite(found).any(), "HOMER solves it, too"
+    for H in ours:
+        found = [count for homer in lines for count in homer.get(H, ())]
+        assert H == 100 or np.isfinite(found).any(), "HOMER solves it, too"
         assert max(ours[H]) < min(found), f"H = {H}"
 
 
 def test_homer_and_musik_were_run_at_every_horizon():
     for lines in (("homer released", "homer released PSDP"), ("musik paper", "musik paper ridge")):
         found = [sparse(label) for label in lines]
-        for H, seeds in ((6, 5), (12, 2), (25, 3), (50, 1)):
+        for H, seeds in ((6, 5), (12, 2), (25, 3), (50, 3)):
             solved = [np.isfinite(line.get(H, [])).sum() for line in found]
             assert max(solved) >= seeds, f"{lines[0]}, H = {H}"
 
