@@ -21,9 +21,19 @@ from briee.algorithms.general.decoders import (
 )
 from briee.algorithms.general.fresh_test import MOST_LOSS, gains
 from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, TEACHERS, TEAM, ask
-from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, kernel, probabilities, smoother
+from briee.algorithms.general.kernels import (
+    PRODUCTS,
+    QUADRATIC,
+    RBF,
+    kernel,
+    on_more_rows,
+    probabilities,
+    smoother,
+)
 from briee.algorithms.general.label_search import Search
 from briee.algorithms.general.patches import coordinates, draw_patches, has_patches
+from briee.algorithms.general.shared import fit_shared
+from briee.algorithms.general.shared import on_more_rows as on_further_rows
 
 ACTIONS = 3
 
@@ -94,6 +104,29 @@ def test_leaving_a_row_out_equals_refitting_without_it(kind):
         np.testing.assert_allclose(left_out[i], probabilities(f), atol=2e-4)
 
 
+@pytest.mark.parametrize("kind", [RBF, PRODUCTS])
+def test_leaving_a_level_out_equals_refitting_without_its_rows(kind):
+    rng = np.random.default_rng(kind)
+    z, q, level = rng.normal(size=(16, 3)), rng.dirichlet(np.ones(3), 16), np.arange(16) % 3
+    K = kernel(kind, 3.0, z, z)
+    found = smoother(K, 0.2).left_out_together(q, level)
+    for h in range(3):
+        others = np.flatnonzero(level != h)
+        for i in np.flatnonzero(level == h):
+            f = centred_ridge(K, q, int(i), others, 0.2)
+            np.testing.assert_allclose(found[i], probabilities(f), atol=2e-3)
+
+
+def test_a_regression_on_more_rows_minimises_its_objective():
+    rng = np.random.default_rng(3)
+    z, support, q = rng.normal(size=(60, 3)), rng.normal(size=(9, 3)), rng.dirichlet(np.ones(2), 60)
+    K, own = kernel(RBF, 3.0, z, support), kernel(RBF, 3.0, support, support)
+    offset, weight = on_more_rows(K, own, q, 0.1)
+    error = q - offset - K @ weight
+    np.testing.assert_allclose(error.mean(0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(K.T @ error, 0.1 * own @ weight, atol=1e-3)
+
+
 def centred_ridge(K: np.ndarray, q: np.ndarray, i: int, others: np.ndarray, lam: float) -> np.ndarray:
     """Ridge regression with a free constant on the other rows; features are the rows of a root of K."""
     value, basis = np.linalg.eigh(K)
@@ -137,6 +170,55 @@ def test_ratios_are_counts_without_the_row_itself():
     forward = (0 + given * main) / (0 + 1) / given
     np.testing.assert_allclose(free[0, 0, 0], back_free * main, rtol=1e-5)
     np.testing.assert_allclose(known[0, 0, 0], back * forward, rtol=1e-5)
+
+
+def test_contexts_of_several_levels_are_those_of_each_level():
+    rng = np.random.default_rng(4)
+    level, A = np.repeat([0, 1], 30), ACTIONS
+    cell, action, outcome = rng.integers(0, 6, 60), rng.integers(0, A, 60), rng.integers(0, 2, 60)
+    q = rng.dirichlet(np.ones(3), 60)[:, None].astype(np.float32)
+    pi = shares(q)
+    both = Contexts(cell + 6 * level, action + A * level, outcome + 2 * level, A, level).both(q, pi)
+    for h in (0, 1):
+        own = level == h
+        alone = Contexts(cell[own], action[own], outcome[own], A).both(q[own], pi)
+        for together, apart in zip(both, alone, strict=True):
+            np.testing.assert_allclose(together[own], apart, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_labels_transfer_where_levels_look_alike(alike):
+    rng = np.random.default_rng(5)
+    levels, modes = [], rng.normal(size=(3, 2, 8, 6))
+    for h in range(3):
+        state, mode = rng.integers(0, 2, 120), rng.integers(0, 8, 120)
+        x = modes[0 if alike else h, state, mode] + 0.05 * rng.normal(size=(120, 6))
+        previous, action, outcome = surroundings(state, rng)
+        levels.append((x, previous + 6 * h, action + ACTIONS * h, outcome + 2 * h, np.full(120, h), state))
+    x, previous, action, outcome, level, state = (np.concatenate(part) for part in zip(*levels, strict=True))
+    rows = Rows(x.astype(np.float32), np.ones(len(x), np.int32), previous, action, outcome, level)
+    found = fit_shared(rows, 3, no_decoders(3, (6,), 8, 400), RULES, rng)
+    assert found is not None
+    if alike:
+        assert found.regression["states"] == 2
+        assert agreement(found.label, state) > 0.95
+        assert found.transfer > 0.9
+    else:
+        assert found.transfer < 0.5
+
+
+def test_contexts_correct_the_labels_of_further_rows():
+    rng = np.random.default_rng(6)
+    rows, state = planted(60)
+    more, truth = planted(600, seed=1)
+    level = np.zeros(60, int)
+    decoders = no_decoders(1, (2,), 8, 60)
+    found = fit_shared(rows._replace(level=level), 1, decoders, RULES, rng)
+    assert found is not None
+    regression = on_further_rows(found, decoders, more._replace(level=np.zeros(600, int)), ACTIONS)
+    put_regression(decoders, 0, **regression)
+    assert agreement(found.label, state) > 0.9
+    assert agreement(labels(decoders, 0, more.observation), truth) > 0.98
 
 
 def test_what_actions_do_not_change_scores_nothing():

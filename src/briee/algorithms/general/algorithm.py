@@ -17,7 +17,6 @@ from briee.algorithms.general import fresh_test, pooling, world_stage
 from briee.algorithms.general.candidates import CHARGE
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
-    KERNEL,
     StatePolicy,
     labels,
     no_decoders,
@@ -85,7 +84,7 @@ class General(RewardPlans[GeneralState]):
             episodes=zero,
             env_steps=zero,
             data=no_episodes(slots, H, D),
-            decoders=no_decoders(H, self.sampler.observation_shape, most, kept.fit_rows),
+            decoders=no_decoders(H, self.sampler.observation_shape, most, kept.fit_rows, kept.shared_rows),
             discovery=np.ones((H, most + 1, A), np.float32),
             reward=np.zeros((H, most + 1, A), np.float32),
             chance=np.asarray(1.0, np.float32),
@@ -98,6 +97,8 @@ class General(RewardPlans[GeneralState]):
             fresh_rows=np.zeros(H, np.int64),
             fresh_score=np.zeros(H, np.float32),
             raced_at=np.zeros(H, np.int64),
+            transfer=np.asarray(0, np.float32),
+            shared_at=zero,
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,
@@ -185,9 +186,7 @@ class General(RewardPlans[GeneralState]):
     def plan(self, cells: Cells, state: GeneralState) -> Plan:
         """Plan on all cells, for exploration and for reward."""
         explore = self.config.explore
-        single = (state.decoders.states == 1) & ~self.levels.sees_novelty(state)
-        hope = 1.0 if (state.race == KERNEL).any() else explore.blind_hope
-        blind = np.append(single[1:], False) * hope
+        blind = np.append(self.levels.blind(state)[1:], 0.0)
         curve = discovery_curve(cells.counts, explore.max_tries, explore.prior_cells)
         return plan_cells(cells, curve, blind, explore.blind_tries)
 

@@ -16,7 +16,7 @@ from briee.algorithms.general.clouds import Clouds, find_clouds
 from briee.algorithms.general.contexts import Contexts, Groups, groups
 from briee.algorithms.general.decoders import COORDINATES as CLOUD_COORDINATES
 from briee.algorithms.general.decoders import Decoders
-from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, STATES, TEACHERS, ask
+from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, TEACHERS, ask
 from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, Smoother, kernel, smoother
 from briee.algorithms.general.label_search import Labels, Search
 from briee.algorithms.general.patches import by_patches_alone, coordinates
@@ -26,6 +26,7 @@ PENALTIES = 0.03, 0.2  # ridge penalties of the regressions
 CHARGE = 3.0  # nats that a further label must gain on held-out rows
 SCREEN_ROWS = 250  # rows of the screen
 BY_CHANCE = 3.0  # rows of an event that a regression may explain by chance
+MOST_LABELS = 8  # labels of one level that are searched for
 RACED = 2  # regressions that are searched
 LEAST_EVENT = 3  # rows of an event of the screen
 LEAST_SPREAD = 0.3  # of the teachers' predictions, the scale of their kernel
@@ -41,6 +42,8 @@ class Rows(NamedTuple):
     previous: Int[np.ndarray, " n"] | None
     action: Int[np.ndarray, " n"]
     outcome: Int[np.ndarray, " n"]
+    level: Int[np.ndarray, " n"] | None = None
+    """The level of each row, if they are of several."""
 
 
 class Regression(NamedTuple):
@@ -122,8 +125,8 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
     candidates = list(regressions(rows.observation, decoders, rules))
     best: tuple[Labels, Regression] | None = None
     for one in entrants(candidates, rows, rules, rng):
-        search = Search(one.smoother(), contexts, STATES, rules.charge, rng, rules.joins)
-        first = starts(rows.label)
+        search = Search(one.smoother(), contexts, MOST_LABELS, rules.charge, rng, rules.joins)
+        first = starts(rows.label, MOST_LABELS)
         labels = search.again(first[0]) if rules.settled else search.best(first)
         if best is None or labels.worth > best[0].worth:
             best = labels, one
@@ -134,7 +137,7 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
         worth = cloud_worth(clouds, contexts)
         own = of_clouds(white, clouds, worth)
     hopeful = rules.hopeful and rival < rules.proven
-    if own is not None and (worth >= rival or (hopeful and own.states <= STATES)):
+    if own is not None and (worth >= rival or (hopeful and own.states <= MOST_LABELS)):
         return own
     if best is None or rival == 0.0:
         return Found(None, None, None, 0.0, np.ones(len(x), np.int32), 1)
@@ -144,12 +147,15 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
 def entrants(
     candidates: list[Regression], rows: Rows, rules: Rules, rng: np.random.Generator
 ) -> list[Regression]:
-    """The regressions that enter the race."""
+    """The regressions that enter the race: every kernel if rows are of several levels, else the best two."""
     own = [i for i, one in enumerate(candidates) if one.name == rules.incumbent]
     if rules.settled and own:
         return [candidates[i] for i in own]
-    skill = [screen(one, rows, rules.num_actions, rng) for one in candidates]
-    able = [i for i in best_penalties(candidates, skill)[:RACED] if skill[i] > 0]
+    several = rows.level is not None
+    size = len(rows.action) if several else SCREEN_ROWS
+    skill = [screen(one, rows, rules.num_actions, rng, size) for one in candidates]
+    able = [i for i in best_penalties(candidates, skill) if skill[i] > 0 or several]
+    able = able if several else able[:RACED]
     return [candidates[i] for i in able + [i for i in own if i not in able]]
 
 
@@ -222,11 +228,11 @@ def standardised(x: Float[np.ndarray, "n D"], image: bool) -> tuple[np.ndarray, 
     return mean.astype(np.float32), transform.astype(np.float32)
 
 
-def starts(label: Int[np.ndarray, " n"]) -> list[Float[np.ndarray, "n _"]]:
+def starts(label: Int[np.ndarray, " n"], most: int) -> list[Float[np.ndarray, "n _"]]:
     """The old labels, if there are several but not too many, and one label."""
     old = groups(label).member
     K = old.shape[1]
-    found = [(WARM * old + (1 - WARM) / K).astype(np.float32)] if 1 < K <= STATES else []
+    found = [(WARM * old + (1 - WARM) / K).astype(np.float32)] if 1 < K <= most else []
     return [*found, np.ones((len(label), 1), np.float32)]
 
 
@@ -239,14 +245,16 @@ def best_penalties(candidates: list[Regression], skill: list[float]) -> list[int
     return list(best.values())
 
 
-def screen(one: Regression, rows: Rows, num_actions: int, rng: np.random.Generator) -> float:
+def screen(
+    one: Regression, rows: Rows, num_actions: int, rng: np.random.Generator, size: int = SCREEN_ROWS
+) -> float:
     """Rows that a regression explains of the events, every row left out, beyond what chance explains.
 
     Events are the previous action, given the previous state, and the outcome, given the action: what actions
     do not change is not a state.
     """
     n = len(rows.action)
-    chosen = rng.permutation(n)[:SCREEN_ROWS]
+    chosen = rng.permutation(n)[:size]
     g = events(rows, chosen, num_actions)
     if not g.shape[1]:
         return 0.0

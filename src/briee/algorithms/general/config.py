@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require
 
-Candidate = Literal["clouds", "rbf", "quadratic", "products", "patches", "teachers"]
+Candidate = Literal["clouds", "rbf", "quadratic", "products", "patches", "teachers", "shared"]
 CANDIDATES: tuple[Candidate, ...] = get_args(Candidate)
 
 
@@ -19,9 +19,11 @@ class DataConfig:
     """Memory for their observations; fewer episodes are kept if they are large."""
     fit_rows: int = 500
     """Rows of a level that a fit sees, balanced over (state, action) pairs before and after."""
+    shared_rows: int = 1000
+    """Rows of all levels together that the fit of one regression for all of them sees."""
 
     def __post_init__(self) -> None:
-        require(self, ">= 1", "episodes", "megabytes", "fit_rows")
+        require(self, ">= 1", "episodes", "megabytes", "fit_rows", "shared_rows")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class FitConfig:
     """How the states of a level are found."""
 
     candidates: tuple[Candidate, ...] = CANDIDATES
-    """Kinds of states that are tried: clouds, and regressions with these kernels or coordinates."""
+    """Kinds of states that are tried: clouds, regressions with these kernels or coordinates, and one
+    regression that all levels share."""
     joins: bool = True
     """Join two labels if that predicts held-out rows better."""
     proven: float = 5.0
@@ -45,11 +48,13 @@ class FitConfig:
 
     search_again: float = 0.25
     """How often the labels of such a level are searched for all the same."""
+    transfer: float = 0.8
+    """All levels share a regression if labels of other levels are worth this share of its score."""
     fresh_test: bool = True
     """Withdraw labels that do not predict episodes which no fit has seen."""
 
     def __post_init__(self) -> None:
-        require(self, ">= 0", "proven", "races", "settled", "race_again", "search_again")
+        require(self, ">= 0", "proven", "races", "settled", "race_again", "search_again", "transfer")
 
 
 @dataclass(frozen=True)

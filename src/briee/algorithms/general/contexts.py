@@ -55,7 +55,10 @@ class Contexts:
         action: Int[np.ndarray, " n"],
         outcome: Int[np.ndarray, " n"],
         num_actions: int,
+        level: Int[np.ndarray, " n"] | None = None,
     ):
+        """Rows of several levels have previous states, actions and outcomes of their own at each `level`."""
+        level = np.zeros_like(action) if level is None else level
         self.back = None if previous is None else groups(previous)
         self.back_free = None if previous is None else groups(previous // num_actions)
         self.use = np.ones(len(action), np.float32)
@@ -64,8 +67,9 @@ class Contexts:
         if (outcome != outcome[0]).any():
             pair = action.astype(np.int64) * (int(outcome.max()) + 1) + outcome
             known = groups(pair), groups(action)
-            free = groups(outcome), groups(np.zeros_like(outcome))
-            outcomes = len(np.unique(outcome))
+            free = groups(outcome), groups(level)
+            of_level = free[1].member.T @ free[0].member > 0  # which outcomes there are
+            outcomes = of_level.sum(1)[free[1].of_row]
             self.forward = *known, _left_out_frequency(*known, outcomes)
             self.forward_free = *free, _left_out_frequency(*free, outcomes)
 
@@ -113,11 +117,13 @@ class Contexts:
         """Z_k(a_i) of every row."""
         assert self.forward is not None
         assert self.forward_free is not None
-        (_, action, _), (outcome, _, _) = self.forward, self.forward_free
+        (_, action, _), (outcome, level, _) = self.forward, self.forward_free
         n, J, K = counted.shape
         times = (outcome.member.T @ counted.reshape(n, -1)).reshape(-1, J, K)
-        b = (outcome.member.sum(0) / n)[:, None, None]
-        ratio = _ratio(times, times.sum(0), b, 1.0)
+        here = (outcome.member.T @ level.member > 0).astype(np.float32)  # the level of each outcome
+        together = np.tensordot(here @ here.T, times, 1)
+        b = (outcome.member.sum(0) / (here @ level.member.sum(0)))[:, None, None]
+        ratio = _ratio(times, together, b, 1.0)
         given = action.member.T @ outcome.member
         given = given / given.sum(1, keepdims=True)
         return np.tensordot(given, ratio, 1)[action.of_row]
@@ -148,7 +154,9 @@ def _log(x: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(x, LEAST_LIKELIHOOD))
 
 
-def _left_out_frequency(pair: Groups, given: Groups, outcomes: int) -> Float[np.ndarray, " n"]:
-    """How often an outcome follows among the other rows of the same group, smoothed."""
+def _left_out_frequency(
+    pair: Groups, given: Groups, outcomes: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """How often an outcome follows among the other rows of the same group, smoothed; of so many outcomes."""
     times, total = pair.member.sum(0)[pair.of_row] - 1, given.member.sum(0)[given.of_row] - 1
-    return ((times + PRIOR_OUTCOME) / (total + PRIOR_OUTCOME * max(2, outcomes))).astype(np.float32)
+    return ((times + PRIOR_OUTCOME) / (total + PRIOR_OUTCOME * outcomes)).astype(np.float32)

@@ -64,7 +64,7 @@ def no_clouds(horizon: int, dimension: int, most: int) -> CloudArrays:
     )
 
 
-def no_decoders(horizon: int, shape: tuple[int, ...], most: int, rows: int) -> Decoders:
+def no_decoders(horizon: int, shape: tuple[int, ...], most: int, rows: int, shared_rows: int = 0) -> Decoders:
     """Decoders that give every observation the same label; regressions have at most this many rows.
 
     Large images have neither clouds nor linear coordinates.
@@ -74,7 +74,7 @@ def no_decoders(horizon: int, shape: tuple[int, ...], most: int, rows: int) -> D
         kind=np.zeros(horizon, np.int32),
         states=np.ones(horizon, np.int32),
         clouds=no_clouds(horizon, D, most),
-        bank=no_bank(horizon, D, rows),
+        bank=no_bank(horizon, D, max(rows, shared_rows)),
         teachers=no_bank(horizon, D, rows),
         patches=no_patches(shape),
     )

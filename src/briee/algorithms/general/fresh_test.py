@@ -49,6 +49,8 @@ def observe(
     n = int(state.data.size)
     first = max(n - KEPT, 0)
     old, tried = state.data.label[first:n], state.data.action[first:n]
+    if float(state.transfer) > 0:  # labels of other levels proved right
+        return
     for h in np.flatnonzero((state.decoders.kind == KERNEL) & (state.decoders.states > 1)):
         both, acted = np.concatenate([old, label]), np.concatenate([tried, action])
         previous = both[:, h - 1] * num_actions + acted[:, h - 1] if h else None

@@ -20,8 +20,8 @@ from briee.numerics.linalg import at_level
 
 LINEAR, PATCHES, TEACHERS = 0, 1, 2
 COORDINATES = 96  # at most; of larger observations as many principal components are kept
-STATES = 8  # labels that a regression may tell apart
-TEAM = 12  # teachers of a level, at most
+STATES = 12  # labels that a regression may tell apart
+TEAM = 8  # teachers of a level, at most; as many as COORDINATES has room for
 
 
 class Bank(eqx.Module):

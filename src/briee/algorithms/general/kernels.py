@@ -15,10 +15,11 @@ the prediction and d = diag S + 1/n.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 RBF, QUADRATIC, PRODUCTS = 0, 1, 2
 MOST_OWN = 0.98  # bound on d: a row that determines its own prediction is nearly left out
+RIDGE = 1e-4  # of a part of the rows that determines its own predictions
 LEAST = 0.01  # of a predicted probability
 
 
@@ -51,11 +52,41 @@ class Smoother(NamedTuple):
         f = m + (self.S @ (q - m).reshape(len(q), -1)).reshape(q.shape)
         return probabilities((f - d * q) / (1 - d))
 
+    def left_out_together(
+        self, q: Float[np.ndarray, "n K"], part: Int[np.ndarray, " n"]
+    ) -> Float[np.ndarray, "n K"]:
+        """Probabilities of labels for the rows of each part, from the labels of all other parts.
+
+        With T = S + 1/n the errors of the rows G of a part become (I - T_GG)^-1 (q - f)_G.
+        """
+        n, m = len(q), q.mean(0)
+        f = m + self.S @ (q - m)
+        for value in np.unique(part):
+            G = np.flatnonzero(part == value)
+            own = np.eye(len(G)) * (1 + RIDGE) - self.S[np.ix_(G, G)] - 1 / n
+            f[G] = q[G] - np.linalg.solve(own, q[G] - f[G])
+        return probabilities(f)
+
     def weights(self, q: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, np.ndarray]:
         """offset [K] and weight [n, K], so that the prediction at z is offset + k(z, rows) @ weight."""
         m = q.mean(0)
         W = self.inverse @ (q - m)
         return m + (self.mean - self.column_mean) @ W, W - W.mean(0)
+
+
+def on_more_rows(
+    K: Float[np.ndarray, "n S"], own: Float[np.ndarray, "S S"], q: Float[np.ndarray, "n K"], lam: float
+) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "S K"]]:
+    """offset o and weight w of a regression on n rows with S support rows (Nystroem).
+
+    They minimise |q - o - K w|^2 + lam tr(w^T own w), where K is the kernel of rows and support, `own` that
+    of the support.
+    """
+    mean, m = K.mean(0), q.mean(0)
+    centred = K - mean
+    left = (centred.T @ centred).astype(np.float64) + lam * own + RIDGE * lam * np.eye(len(own))
+    w = np.linalg.solve(left, centred.T @ (q - m))
+    return m - mean @ w, w
 
 
 def smoother(K: Float[np.ndarray, "n n"], lam: float) -> Smoother:

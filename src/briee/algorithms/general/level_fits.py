@@ -23,6 +23,14 @@ from briee.algorithms.general.episodes import balanced
 from briee.algorithms.general.fresh_test import withdraw
 from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
 from briee.algorithms.general.patches import Patches, draw_patches, has_patches
+from briee.algorithms.general.shared import (
+    fit_shared,
+    labels_of,
+    labels_score,
+    on_more_rows,
+    sample_rows,
+    transfers,
+)
 from briee.algorithms.general.state import GeneralState, numpy_generator, reward_bins
 from briee.numerics.keys import stream
 from briee.protocols import Sampler
@@ -30,6 +38,11 @@ from briee.protocols import Sampler
 TEACHES = 20.0  # nats that the states of a level are worth before other levels may ask it
 BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
 STUCK_AGAIN = 1.1  # a level that is stuck is tried again when there are this many times as many episodes
+SHARED_AGAIN = 1.1  # a shared regression is tried again when there are this many times as many episodes
+SHARED_CHARGE = (
+    5.0  # nats that a further label of all levels must gain; more than for the events of one level
+)
+MISREAD, MORE = 0.01, 6  # above this share of misread rows a shared regression sees this many times as many
 PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
 FITTED = (
     "decoders",
@@ -41,6 +54,8 @@ FITTED = (
     "raced_at",
     "fresh_rows",
     "fresh_score",
+    "transfer",
+    "shared_at",
 )  # changed in place by a fit
 
 
@@ -54,6 +69,7 @@ class LevelFits:
     def fit_levels(self, state: GeneralState) -> GeneralState:
         """Fit the levels that grew most, in ascending order, and relabel their observations."""
         fresh = self.fresh_patches(state)
+        shared = float(state.transfer) > 0
         levels = list(range(self.sampler.horizon)) if fresh else self.due(state)
         before = state.decoders.states.copy()
         copies = {name: jax.tree.map(np.copy, getattr(state, name)) for name in FITTED}
@@ -63,6 +79,10 @@ class LevelFits:
             teachers = no_bank(H, D, self.config.data.fit_rows)
             state = replace(state, decoders=replace(state.decoders, patches=fresh, teachers=teachers))
             state.taught[:] = 0.0
+        if shared:
+            if levels:
+                self.fit_shared(state, redrawn=fresh is not None)
+            return state
         levels = sorted({*levels, *withdraw(state, self.config.fit.settled)})
         taught = state.taught.copy()
         for h in levels:
@@ -72,7 +92,63 @@ class LevelFits:
                 self.fit(state, h)
         for h in users_of(state.decoders, np.flatnonzero(state.taught != taught)):
             self.fit(state, h, teach=False)
+        if self.shared_due(state):
+            self.fit_shared(state)
         return state
+
+    def shared_due(self, state: GeneralState) -> bool:
+        """Whether one regression for all levels is tried: regressions win, and there are more episodes."""
+        clouds, kernels = (state.race == CLOUDS).sum(), (state.race == KERNEL).sum()
+        grown = int(state.episodes) >= SHARED_AGAIN * int(state.shared_at)
+        return bool("shared" in self.config.fit.candidates and kernels > clouds and grown)
+
+    def fit_shared(self, state: GeneralState, redrawn: bool = False) -> None:
+        """Fit one regression for all levels, in place, and use it if labels transfer between levels.
+
+        One in use stays if its labels are better, unless the patches that it sees were `redrawn`.
+        """
+        rule, A = self.config.fit, self.sampler.num_actions
+        rng = numpy_generator(stream(state.key, "share", int(state.iteration)))
+        label, action, reward = state.data.filled()
+        n, used = len(action), float(state.transfer) > 0
+        after = label[:, 1:] + (self.config.num_latents + 1) * self.bins(reward.ravel()).reshape(reward.shape)
+        size = self.config.data.shared_rows
+        sample = sample_rows(state.data.observation[:n], label, action, after, A, size, rng)
+        settled = used and int(state.episodes) < rule.race_again * int(state.raced_at[0])
+        settled &= rng.random() >= rule.search_again
+        rules = self.rules(state, 0, settled)._replace(
+            charge=SHARED_CHARGE, team=np.full(TEAM, -1), incumbent=int(state.choice[0]) if used else 0
+        )
+        found = fit_shared(sample.rows, self.sampler.horizon, state.decoders, rules, rng)
+        state.shared_at[...] = state.episodes
+        if found is None or not transfers(found, used, rule):
+            state.transfer[...] = 0.0
+            return
+        regression, new = found.regression, found.label
+        if found.misread > MISREAD:
+            more = sample_rows(state.data.observation[:n], label, action, after, A, MORE * size, rng)
+            regression = on_more_rows(found, state.decoders, more.rows, A)
+            new = labels_of(regression, state.decoders, sample.rows.observation)
+        state.growth[:] = 0.0
+        old = -np.inf if redrawn or not used else labels_score(sample.rows, sample.rows.label, A)
+        if labels_score(sample.rows, new, A) < old:
+            return
+        state.transfer[...] = found.transfer
+        for h in range(self.sampler.horizon):
+            put_regression(state.decoders, h, **regression)
+            state.data.label[:n, h] = labels(state.decoders, h, state.data.observation[:n, h])
+        state.data.label[sample.episode, sample.level] = new
+        state.value[:], state.choice[:] = found.level_worth, found.name
+        state.race[:] = KERNEL
+        if not settled:
+            state.raced_at[:] = int(state.episodes)
+
+    def blind(self, state: GeneralState) -> Float[np.ndarray, " H"]:
+        """Where a new state could not be seen: the hope that there is one after no tries."""
+        if float(state.transfer) > 0:
+            return (1 - float(state.transfer)) * (state.value < self.config.fit.proven)
+        hope = 1.0 if (state.race == KERNEL).any() else self.config.explore.blind_hope
+        return hope * ((state.decoders.states == 1) & ~self.sees_novelty(state))
 
     def due(self, state: GeneralState) -> list[int]:
         """Levels to fit now, in ascending order: first all of them, later those that grew most."""
@@ -114,25 +190,7 @@ class LevelFits:
             after[chosen],
         )
         trusted = self.trusts_clouds(state, self.config.fit.races)
-        found = fit_level(
-            rows,
-            state.decoders,
-            Rules(
-                candidates=self.config.fit.candidates,
-                joins=self.config.fit.joins,
-                num_actions=A,
-                most=self.config.num_latents,
-                charge=float(state.charge[h]),
-                team=teachers_of(state, h),
-                trusted=trusted,
-                last_resort=float(state.chance) < self.config.explore.settled,
-                hopeful=not (state.race == KERNEL).any(),
-                proven=self.config.fit.proven,
-                incumbent=int(state.choice[h]),
-                settled=settled,
-            ),
-            rng,
-        )
+        found = fit_level(rows, state.decoders, self.rules(state, h, settled), rng)
         put_level(state.decoders, h, found)
         if teach and found.teacher and found.worth > max(TEACHES, BETTER * float(state.taught[h])):
             put_in(state.decoders.teachers, h, **found.teacher)
@@ -145,6 +203,23 @@ class LevelFits:
             state.raced_at[h] = int(state.episodes)
         if not trusted and found.worth > self.config.fit.proven:
             state.race[h] = state.decoders.kind[h]
+
+    def rules(self, state: GeneralState, h: int, settled: bool) -> Rules:
+        """How a level is fitted now."""
+        return Rules(
+            candidates=self.config.fit.candidates,
+            joins=self.config.fit.joins,
+            num_actions=self.sampler.num_actions,
+            most=self.config.num_latents,
+            charge=float(state.charge[h]),
+            team=teachers_of(state, h),
+            trusted=self.trusts_clouds(state, self.config.fit.races),
+            last_resort=float(state.chance) < self.config.explore.settled,
+            hopeful=not (state.race == KERNEL).any(),
+            proven=self.config.fit.proven,
+            incumbent=int(state.choice[h]),
+            settled=settled,
+        )
 
     def settled(self, state: GeneralState, h: int) -> bool:
         """Whether the regression of a level is kept until there are more data."""

@@ -44,6 +44,10 @@ class GeneralState(eqx.Module):
     fresh_score: Float[np.ndarray, " H"]
     raced_at: Int[np.ndarray, " H"]
     """The number of episodes at the last race."""
+    transfer: Float[np.ndarray, ""]
+    """How well labels transfer between levels, if all levels share a regression; 0 if they do not."""
+    shared_at: Int[np.ndarray, ""]
+    """The number of episodes at the last fit of a shared regression."""
     levels_refit: Int[np.ndarray, ""]
     explore_return: Float[np.ndarray, ""]
     reached_level: Float[np.ndarray, ""]

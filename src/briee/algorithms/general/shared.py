@@ -1,0 +1,186 @@
+"""One regression for all levels, where they share the way in which states look.
+
+Rows of all levels are one sample, and labels of all levels one set: a level has its own contexts (previous
+cells, actions and outcomes are those of a level), but the observation predicts the label everywhere in the
+same way. The search for labels is that of one level. Each level adds to the evidence, and a level that nobody
+has explored has labels before its contexts tell anything: a state that is new there is seen at its first
+visit.
+
+Whether levels share anything is measured: the rows of each level are predicted from the labels of all other
+levels, in closed form. `transfer` is the score of these predictions, relative to the score of those that each
+row is left out of.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from briee.algorithms.general.candidates import (
+    WARM,
+    Regression,
+    Rows,
+    Rules,
+    entrants,
+    of_regression,
+    regressions,
+    starts,
+)
+from briee.algorithms.general.config import FitConfig
+from briee.algorithms.general.contexts import Contexts, groups, shares
+from briee.algorithms.general.decoders import Decoders
+from briee.algorithms.general.episodes import balanced
+from briee.algorithms.general.kernel_bank import STATES, Bank, embed, no_bank, predict, put
+from briee.algorithms.general.kernels import kernel, probabilities
+from briee.algorithms.general.kernels import on_more_rows as nystroem
+from briee.algorithms.general.label_search import Labels, Search
+
+SHARE = 0.8  # of the score of the labels that levels have: a shared regression must be worth as much
+LEVELS = 3  # levels at which a shared regression must prove its worth
+STILL = 0.6  # the least transfer of a shared regression that is in use
+
+
+class Sample(NamedTuple):
+    """Rows of all levels, and the episode of each."""
+
+    rows: Rows
+    episode: Int[np.ndarray, " n"]
+    level: Int[np.ndarray, " n"]
+
+
+class Shared(NamedTuple):
+    """Labels of all levels: the regression as arrays, and what it is worth."""
+
+    regression: dict[str, Any]
+    name: int
+    """The name of the regression."""
+    label: Int[np.ndarray, " n"]
+    """Labels of the sampled rows, each left out."""
+    worth: float
+    transfer: float
+    share: float
+    """Their score over that of the labels that the levels have."""
+    level_worth: Float[np.ndarray, " H"]
+    """The score of the sampled rows of each level."""
+    penalty: float
+    """The ridge penalty."""
+    misread: float
+    """Share of the rows whose left-out label is not the one that contexts make likely."""
+
+
+def sample_rows(
+    observation: Float[np.ndarray, "N levels D"],
+    label: Int[np.ndarray, "N levels"],
+    action: Int[np.ndarray, "N H"],
+    outcome: Int[np.ndarray, "N H"],
+    num_actions: int,
+    size: int,
+    rng: np.random.Generator,
+) -> Sample:
+    """At most `size` rows of all levels, balanced over the cells of every level before and after."""
+    N, H = action.shape
+    L, Y, A = int(label.max()) + 1, int(outcome.max()) + 1, num_actions
+    level = np.broadcast_to(np.arange(H), (N, H))
+    own = (level * L + label[:, :H]) * A + action
+    previous = level * L * A  # the first level has one previous cell
+    previous[:, 1:] += label[:, : H - 1] * A + action[:, :-1]
+    chosen = balanced([previous.ravel(), own.ravel()], size, rng)
+    episode, h = np.unravel_index(chosen, (N, H))
+    rows = Rows(
+        observation[episode, h],
+        label[episode, h],
+        previous[episode, h],
+        (level * A + action)[episode, h],
+        (level * Y + outcome)[episode, h],
+        h,
+    )
+    return Sample(rows, episode, h)
+
+
+def fit_shared(
+    rows: Rows, horizon: int, decoders: Decoders, rules: Rules, rng: np.random.Generator
+) -> Shared | None:
+    """The best labels of all levels; None if one label is as good."""
+    assert rows.level is not None
+    contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions, rows.level)
+    candidates = list(regressions(rows.observation, decoders, rules))
+    best: tuple[Labels, Regression] | None = None
+    for one in entrants(candidates, rows, rules, rng):
+        search = Search(one.smoother(), contexts, STATES, rules.charge, rng, rules.joins)
+        first = starts(rows.label, STATES) if rules.incumbent else starts(np.ones_like(rows.label), STATES)
+        labels = search.climb(first[0]) if rules.settled else search.best(first)
+        if best is None or labels.worth > best[0].worth:
+            best = labels, one
+    if best is None or best[0].worth <= 0:
+        return None
+    found = of_regression(*best, candidates)
+    assert found.regression is not None
+    labels, one = best
+    score = contexts.scores(labels.phi[:, None])[:, 0]
+    elsewhere = one.smoother().left_out_together(labels.q, rows.level).astype(np.float32)
+    transferred = float(contexts.scores(elsewhere[:, None]).sum())
+    return Shared(
+        found.regression,
+        found.name,
+        found.label,
+        found.worth,
+        float(np.clip(transferred / max(float(score.sum()), 1e-9), 0.0, 1.0)),
+        float(score.sum() / max(of_labels(rows.label, contexts), 1e-9)),
+        np.bincount(rows.level, score, minlength=horizon),
+        one.penalty,
+        float((labels.phi.argmax(1) != labels.q.argmax(1)).mean()),
+    )
+
+
+def transfers(found: Shared, used: bool, rule: FitConfig) -> bool:
+    """Whether the regression may be used, or used further: labels of other levels are nearly as good."""
+    if used:
+        return found.worth > rule.settled and found.transfer >= STILL
+    enough = int((found.level_worth > rule.proven).sum()) >= LEVELS
+    return enough and found.transfer >= rule.transfer and found.share >= SHARE
+
+
+def on_more_rows(shared: Shared, decoders: Decoders, rows: Rows, num_actions: int) -> dict[str, Any]:
+    """The regression on further rows of all levels, whose labels are those that the contexts make likely.
+
+    A label that is read wrongly rarely fits what came before and what followed. So contexts correct the
+    labels that the regression gives to rows it was not made from.
+    """
+    own = shared.regression
+    bank, f, z = predicted(own, decoders, rows.observation)
+    phi = probabilities(f).astype(np.float32)[:, None]
+    contexts = Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level)
+    q = phi * contexts.ratios(phi, shares(phi))
+    q = (q / q.sum(-1, keepdims=True))[:, 0]
+    support = bank.support[0]
+    kernels = [kernel(own["kind"], own["scale"], of, support) for of in (z, support)]
+    offset, weight = nystroem(kernels[0], kernels[1], q, shared.penalty)
+    return own | {"offset": offset, "weight": weight}
+
+
+def labels_of(regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"]) -> np.ndarray:
+    """1 + the label of each observation, i32[n]."""
+    return (predicted(regression, decoders, x)[1].argmax(1) + 1).astype(np.int32)
+
+
+def predicted(
+    regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"]
+) -> tuple[Bank, Float[np.ndarray, "n K"], Float[np.ndarray, "n E"]]:
+    """The regression as a bank of one level; predictions for observations, and their coordinates."""
+    D, rows = decoders.bank.mean.shape[1], regression["rows"]
+    bank = no_bank(1, D, rows)
+    put(bank, no_bank(1, D, rows), 0, **regression)
+    z = embed(bank, decoders.teachers, decoders.patches, 0, x)
+    return bank, predict(bank, 0, z), z
+
+
+def labels_score(rows: Rows, label: Int[np.ndarray, " n"], num_actions: int) -> float:
+    """The score of these labels of the rows."""
+    return of_labels(label, Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level))
+
+
+def of_labels(label: Int[np.ndarray, " n"], contexts: Contexts) -> float:
+    """The score of labels that every level has chosen by itself."""
+    member = groups(label).member
+    phi = WARM * member + (1 - WARM) / member.shape[1]
+    return float(contexts.scores(phi[:, None].astype(np.float32)).sum())
