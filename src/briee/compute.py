@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -36,6 +37,8 @@ def prepare_process() -> None:
     JAX reads the threads when it first computes and the variables of its cache when it is imported. Once it
     computes, its threads stay as they are; the cache can be set at any time.
     """
+    # A process that was killed leaves half an entry in the cache; JAX then compiles again.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
     if not jax_computes():
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)

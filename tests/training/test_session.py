@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from briee.algorithms.paper.config import BrieeConfig
 from briee.algorithms.registry import preset
-from briee.configuration import config_from_json
+from briee.configuration import EvaluationConfig, config_from_json
 from briee.errors import RunError
 from briee.protocols import no_phases
 from briee.training import loop
@@ -27,7 +27,7 @@ from briee.training import session as runs
 from briee.training.checkpoint import CheckpointError, Folder
 from briee.training.directory import MetricsFile, read_metrics, read_table
 from briee.training.listing import list_runs
-from briee.training.loop import DivergedError, reaches_optimum
+from briee.training.loop import SETTLED, DivergedError, Progress, count_settled, reaches_optimum
 from briee.training.session import RunInterrupted, claimed, load_moment, run
 from briee.training.spec import RunSpec
 from toy_run import Toy, ToySampler, make_toy
@@ -125,6 +125,28 @@ def test_solved_needs_five_in_a_row(tmp_path):
     unsolved = run(*make_toy(solves_at=9, episodes=75), tmp_path / "b")
     assert (unsolved["solved"], unsolved["finished"], unsolved["episodes"]) == (False, True, 80)
     assert unsolved["episodes_to_solve"] is None
+
+
+def test_without_a_target_a_run_ends_when_it_has_settled(tmp_path):
+    class Finds(Toy):
+        def metrics(self, state):
+            return super().metrics(state) | {"discovery_chance": 1.0 if state.iteration < 10 else 0.0}
+
+    for target, last in ((None, 10 + SETTLED - 1), (2.0, 100)):
+        algorithm, spec = make_toy(solves_at=4, evaluation=EvaluationConfig(target_return=target))
+        algorithm = Finds(ToySampler(), spec.config)
+        algorithm.sampler.optimal_return = None
+        summary = run(algorithm, spec, tmp_path / str(target))
+        assert (summary["solved"], summary["finished"]) == (False, True)
+        assert summary["episodes"] == 10 * last
+
+
+def test_returns_that_vary_fall_or_were_never_lower_do_not_settle():
+    before = Progress(final_return=1.0, least_return=0.0, settled=3)
+    count = lambda returns, chance=0.0: count_settled(before, before, np.array(returns), chance).settled  # noqa: E731
+    assert count([1.0, 1.0]) == 4
+    assert count([0.5, 0.5]) == 1
+    assert count([1.0, 0.0]) == count([0.0, 0.0]) == count([1.0], 0.02) == count([1.0], None) == 0
 
 
 @pytest.mark.parametrize(
@@ -429,8 +451,6 @@ def test_tables_are_read_without_a_line_cut_short(tmp_path):
 
 
 def test_evaluation_draws_from_its_own_stream(tmp_path, straight):
-    from briee.configuration import EvaluationConfig
-
     run(*make_toy(solves_at=8, evaluation=EvaluationConfig(episodes=40)), tmp_path)
     own = ("eval_return",)
     training = lambda path: [{k: v for k, v in row.items() if k not in own} for row in rows(path)]  # noqa: E731

@@ -178,7 +178,8 @@ class Agent:
 
         No update starts once `episodes` more training episodes, or `total_timesteps` more steps, were used.
         Each callback gets the metrics of an update as a dict, and the agent if a parameter has that name; it
-        stops learning by returning true. With `until_solved` learning ends when the environment is solved.
+        stops learning by returning true. With `until_solved` learning ends when the environment is solved or,
+        if no target is known, when nothing is left to discover and the return stays the same.
         Ctrl-C ends it too and keeps every complete update.
         """
         budget = {"episodes": episodes, "iterations": iterations, "total_timesteps": total_timesteps}
@@ -190,7 +191,7 @@ class Agent:
 
         def done(moment: loop.Moment[State]) -> bool:
             used_up = any(n >= end for n, end in zip(used(), ends, strict=True))
-            return used_up or (until_solved and loop.solved_is_the_end(self.algorithm, moment.progress))
+            return used_up or (until_solved and loop.ends_early(self.spec, self.algorithm, moment.progress))
 
         steps = given.get("total_timesteps", 0) // self.horizon
         spec = dataclasses.replace(self.spec, episodes=self.episodes + given.get("episodes", steps))
@@ -209,7 +210,7 @@ class Agent:
             except KeyboardInterrupt:
                 print(f"interrupted; kept {self.iterations} complete updates ({self.episodes:,} episodes)")
         if progress and self.iterations:
-            told_of = self.summary() | {"target_return": loop.target_of(self.spec, self.algorithm)}
+            told_of = self.summary() | loop.how_it_ended(self.spec, self.algorithm, self.now)
             print("; ".join(summary_lines(told_of, Path())[:2]), flush=True)
         return self
 

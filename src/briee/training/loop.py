@@ -35,6 +35,12 @@ ALWAYS_CHECKED = 2**20
 """Arrays of up to this many numbers are searched for NaN after each iteration. Larger arrays hold data; they
 are searched only before they are saved."""
 
+SETTLED = 50
+"""Without a target, a run ends after this many evaluations in a row in which every episode has one and the
+same return, above an earlier one, while nothing is left to discover: its policy will not change any more."""
+NOTHING_LEFT = 0.01
+"""The chance that an exploring episode discovers something, at most, if nothing is left."""
+
 Row = dict[str, Any]
 """One row of metrics.csv by column; None if a quantity is unknown."""
 
@@ -58,6 +64,10 @@ class Progress:
     """Evaluation episodes so far; they do not count as training episodes."""
     final_return: float | None = None
     """Mean return of the last evaluation."""
+    least_return: float | None = None
+    """Smallest mean return of all evaluations."""
+    settled: int = 0
+    """Latest consecutive evaluations with one return in every episode while nothing is left to discover."""
     seconds: dict[str, float] = dataclasses.field(
         default_factory=lambda: dict.fromkeys((*PHASES, "evaluate", "total"), 0.0)
     )
@@ -124,6 +134,7 @@ def iterate(algorithm: Algorithm[S], spec: RunSpec, now: Moment[S], phase: Phase
     measured = algorithm.metrics(state)
     seconds = clock.seconds()
     progress = judge(now.progress, returns, algorithm.sampler.optimal_return, spec, int(state.episodes))
+    progress = count_settled(now.progress, progress, returns, measured.get("discovery_chance"))
     spent = {**seconds, "total": sum(seconds.values())}
     spent = {name: value + progress.seconds[name] for name, value in spent.items()}
     progress = dataclasses.replace(progress, seconds=spent)
@@ -167,6 +178,18 @@ def judge(
         eval_episodes=progress.eval_episodes + len(returns),
         final_return=float(returns.mean()),
     )
+
+
+def count_settled(
+    before: Progress, progress: Progress, returns: np.ndarray, discovery_chance: float | None
+) -> Progress:
+    """The progress, with the number of evaluations since which the return has been constant."""
+    mean, least = float(returns.mean()), progress.least_return
+    least = mean if least is None else min(least, mean)
+    constant = np.ptp(returns) == 0 and discovery_chance is not None and discovery_chance <= NOTHING_LEFT
+    count = progress.settled + 1 if mean == before.final_return else 1
+    settled = count if constant and mean > least else 0
+    return dataclasses.replace(progress, least_return=least, settled=settled)
 
 
 def reaches_optimum(returns: np.ndarray, optimal_return: float | None, tolerance: float | None) -> bool:
@@ -281,14 +304,20 @@ def target_of(spec: RunSpec, algorithm: Algorithm[Any]) -> float | None:
     return algorithm.sampler.optimal_return if given is None else given
 
 
+def how_it_ended(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> dict[str, Any]:
+    """What `summary_lines` says beyond summary.json: the target, and whether the run settled."""
+    return {"target_return": target_of(spec, algorithm), "settled": moment.progress.settled >= SETTLED}
+
+
 def finished(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> bool:
-    """Whether a run is solved or its budget of episodes is used up."""
-    return solved_is_the_end(algorithm, moment.progress) or int(moment.state.episodes) >= spec.episodes
+    """Whether a run is solved, settled, or has used up its budget of episodes."""
+    return ends_early(spec, algorithm, moment.progress) or int(moment.state.episodes) >= spec.episodes
 
 
-def solved_is_the_end(algorithm: Algorithm[Any], progress: Progress) -> bool:
-    """Whether the run ends because it is solved; a reward-free run goes on."""
-    return progress.solved and algorithm.capabilities.stops_when_solved
+def ends_early(spec: RunSpec, algorithm: Algorithm[Any], progress: Progress) -> bool:
+    """Whether a run ends before its budget: solved, or settled without a target; never if reward-free."""
+    settled = progress.settled >= SETTLED and target_of(spec, algorithm) is None
+    return (progress.solved or settled) and algorithm.capabilities.stops_when_solved
 
 
 def _number(value: Any) -> int | float | None:

@@ -238,7 +238,9 @@ def summary_lines(summary: dict[str, Any], run_dir: Path) -> list[str]:
     elif summary["solved"]:
         outcome = f"solved after {summary['episodes_to_solve']:,} episodes"
     elif summary["finished"] and summary.get("target_return", summary["optimal_return"]) is None:
-        outcome = f"{summary['episodes']:,} episodes, no target known"
+        constant = "nothing is left to discover, and the return stays the same"
+        why = constant if summary.get("settled") else "no target known"
+        outcome = f"{summary['episodes']:,} episodes, {why}"
     elif summary["finished"]:
         outcome = f"not solved within {summary['episodes']:,} episodes"
     else:

@@ -42,8 +42,8 @@ from briee.training.loop import (
     examine_decoder,
     finished,
     first_moment,
+    how_it_ended,
     summarize,
-    target_of,
     train,
 )
 from briee.training.progress import Display
@@ -205,8 +205,7 @@ class _Session(Generic[S]):
         summary["seconds"] = summary["seconds"] | {"total": total}
         write_json(self.run_dir / "summary.json", summary)
         write_json(self.run_dir / "manifest.json", close_manifest(self.manifest))
-        target = {"target_return": target_of(self.spec, self.algorithm)}
-        self.display.end(summary | target, self.run_dir)
+        self.display.end(summary | how_it_ended(self.spec, self.algorithm, self.now), self.run_dir)
         return summary
 
 
