@@ -113,3 +113,27 @@ def test_large_images_keep_the_shape_of_every_leaf():
         state = algorithm.update(state)
     assert state.decoders.patches.patch.any()
     assert [leaf.shape for leaf in jax.tree.leaves(state)] == [leaf.shape for leaf in jax.tree.leaves(first)]
+
+
+def test_shared_labels_that_a_level_does_not_use_are_not_counted(algorithm, trained):
+    label = trained.data.label.copy()
+    n = int(trained.data.size)
+    label[:n] = 1
+    label[: n // 2, 0] = 2
+    shared = replace(trained, transfer=np.asarray(0.9, np.float32), data=replace(trained.data, label=label))
+    assert algorithm.metrics(shared)["states_most"] == 2
+    assert algorithm.metrics(shared)["states_mean"] == pytest.approx((H + 1) / H)
+
+
+def test_levels_that_look_alike_share_a_regression():
+    lock = CombinationLock(horizon=5, num_actions=3, emission="network", instance_seed=3)
+    algorithm = General(ScanSampler(lock), GeneralConfig())
+    state = first = algorithm.init(jax.random.key(3))
+    for _ in range(12):
+        state = algorithm.update(state)
+    assert float(state.transfer) > 0.8
+    assert equal(algorithm.update(state), algorithm.update(state))
+    shapes = [jax.tree.map(np.shape, tree) for tree in (first, state)]
+    assert jax.tree.all(jax.tree.map(lambda a, b: a == b, *shapes))
+    returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(4), 100)
+    assert np.mean(returns) > 0.9

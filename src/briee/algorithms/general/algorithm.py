@@ -27,7 +27,15 @@ from briee.algorithms.general.episodes import insert, no_episodes
 from briee.algorithms.general.level_fits import LevelFits
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
 from briee.algorithms.general.reward_plans import RewardPlans
-from briee.algorithms.general.state import GeneralState, grow, numpy_generator, planned, reward_bins, slots
+from briee.algorithms.general.state import (
+    GeneralState,
+    grow,
+    numpy_generator,
+    planned,
+    reward_bins,
+    slots,
+    used_states,
+)
 from briee.algorithms.general.world import POOLED, no_world
 from briee.algorithms.general.world_policy import WorldPolicy
 from briee.numerics.keys import stream
@@ -223,7 +231,7 @@ class General(RewardPlans[GeneralState]):
     def metrics(self, state: GeneralState) -> dict[str, float]:
         """Measurements of the last update, for metrics.csv."""
         on = world_stage.is_on(state.world)
-        states = state.world.size[:1] if on else state.decoders.states
+        states = state.world.size[:1] if on else used_states(state)
         return {
             "representation": int(state.world.mode),
             "explore_return": float(state.explore_return),

@@ -13,6 +13,7 @@ from briee.algorithms.general.planning import Plan
 from briee.algorithms.general.world import World
 
 CAPS = 8, 16, 32, 64  # slots for clouds; the policy is compiled again when they do not suffice
+LEAST_SHARE = 0.01  # of a level's rows; a shared label that is read less often there is a mistake
 MOST_BINS = 6  # values of a reward that are told apart
 
 
@@ -95,6 +96,15 @@ def slots(decoders: Decoders) -> int:
     clouds = (decoders.clouds.bias > NEVER).sum(1) * (decoders.kind == CLOUDS)
     used = int(max(clouds.max(initial=1), decoders.states.max(initial=1)))
     return min(next((cap for cap in CAPS if cap >= used), most), most)
+
+
+def used_states(state: GeneralState) -> Int[np.ndarray, " H"]:
+    """The number of states of each level: of labels that all levels share, those that are no mistakes."""
+    if float(state.transfer) == 0:
+        return state.decoders.states
+    label, action, _ = state.data.filled()
+    common = [np.bincount(label[:, h]) > LEAST_SHARE * len(label) for h in range(action.shape[1])]
+    return np.array([level.sum() for level in common])
 
 
 def numpy_generator(key: PRNGKeyArray) -> np.random.Generator:
