@@ -19,6 +19,7 @@ def worlds_of_people() -> str:
         "share of the optimum",
         "seconds",
         *RIVALS.values(),
+        "better one over ours",
     ]
     return table(head, [_line(world) for world in WORLDS])
 
@@ -57,21 +58,39 @@ def _line(world: World) -> list[str]:
     """A row of the table."""
     rows = _rows(world, "general")
     if not rows:
-        return [_words(world), *["not run"] * (4 + len(RIVALS))]
+        return [_words(world), *["not run"] * (5 + len(RIVALS))]
     own = shares_of(world)
     reached = [round(float(row["final_return"]), 2) for row in rows]
     optimum = span([round(value, 2) for value in own], ".2f") if own else f"return {span(reached, '.2f')}"
     seconds = f"{median(float(row['seconds']) for row in rows):.0f}"
     own_cells = [_words(world), str(len(rows)), _episodes(rows), optimum, seconds]
-    return [*own_cells, *(_rival(world, name) for name in RIVALS)]
+    return [*own_cells, *(_rival(world, name) for name in RIVALS), _factor(world, rows)]
 
 
 def _rival(world: World, label: str) -> str:
-    """Episodes until solved, or the share of the optimum after all of them."""
+    """Episodes until solved, or the share of the optimum, or the return, after all of them."""
     rows = _rows(world, label)
     if not rows:
         return "not run"
     if done := solved(rows):
         return span(done) if len(done) == len(rows) else f"{span(done)} ({len(done)} of {len(rows)})"
-    reached = span([round(value, 2) for value in shares_of(world, label)], ".2f")
-    return f"{reached} after {count(world.rivals)}"
+    shares = shares_of(world, label)
+    reached = [round(float(row["final_return"]), 2) for row in rows]
+    positive = shares and min(shares) > -0.5  # of a negative optimum, a share says little
+    words = (
+        span([round(value, 2) for value in shares], ".2f") if positive else f"return {span(reached, '.2f')}"
+    )
+    return f"{words.replace('-0.00', '0.00')} after {count(min(int(row['episodes']) for row in rows))}"
+
+
+def _factor(world: World, ours: list[Row]) -> str:
+    """Episodes of the better rival over ours; if neither solved the world, all of theirs over ours."""
+    theirs = [row for label in RIVALS for row in _rows(world, label)]
+    if not theirs:
+        return "–"
+    own = median(solved(ours) or [int(row["episodes"]) for row in ours])
+    if not solved(ours):
+        return "see shares"
+    if done := solved(theirs):
+        return f"{min(done) / own:.0f}"
+    return f"> {max(int(row['episodes']) for row in theirs) / own:.0f}"

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from briee.configuration import flatten
+from briee.envs.registry import registered
 from briee.training.spec import RunSpec, run_title
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class PlainDisplay(Display):
         self, stream: IO[str] | None = None, seconds_between: float = 1.0, patience: float = PATIENCE
     ):
         self.stream, self.seconds_between, self.patience = stream or sys.stdout, seconds_between, patience
-        self.horizon, self._last = 0, -float("inf")
+        self._env, self.horizon, self._last = "", 0, -float("inf")
         self._skipped: dict[str, Any] | None = None
         self._row: dict[str, Any] = {}
         self._doing, self._phase_began, self._said = "starting", time.monotonic(), time.monotonic()
@@ -86,14 +87,14 @@ class PlainDisplay(Display):
         while not self._over.wait(self.patience / 10):
             now = time.monotonic()
             if now - self._said >= self.patience:
-                doing = _waiting(self.patience / 2) or self._doing
+                doing = _waiting(self._env, self.patience / 2) or self._doing
                 self._print(f"{doing} ({now - self._phase_began:.0f} s so far)")
 
     def phase(self, name: str) -> None:
         self._doing, self._phase_began = PHASES.get(name, name), time.monotonic()
 
     def start(self, spec: RunSpec, state: "State") -> None:
-        self.horizon = spec.horizon
+        self._env, self.horizon = spec.env, spec.horizon
         self._print(headline(spec) + (f", from iteration {state.iteration}" if int(state.iteration) else ""))
 
     def iteration(self, row: dict[str, Any]) -> None:
@@ -160,14 +161,16 @@ class LiveDisplay(Display):
         bar.add_row("episodes", share, f"{self.episodes:,} of at most {budget:,}")
         now = time.monotonic()
         parts = [f"{name} {value}" for name, value in cells(self.row, self.spec.horizon)] if self.row else []
-        what = _waiting(PATIENCE / 2) or self.doing
+        what = _waiting(self.spec.env, PATIENCE / 2) or self.doing
         doing = f"{clock(now - self.began)}  {what} ({now - self.phase_began:.0f} s)"
         row, activity = Text("  ".join(parts)), Text(doing if self.doing else "", style="dim")
         return Group(Text(headline(self.spec), style="bold"), bar, row, activity)
 
 
-def _waiting(seconds: float) -> str:
-    """The call of an environment that has lasted longer than this, in words."""
+def _waiting(env: str, seconds: float) -> str:
+    """The call of an environment on the host that has lasted longer than this, in words."""
+    if not env or registered(env):
+        return ""
     from briee.envs.adapters.episodic import waiting  # a display alone needs no Gymnasium
 
     return waiting(seconds)
