@@ -85,7 +85,9 @@ def _latent_facts(sampler: Sampler) -> tuple[np.ndarray, np.ndarray]:
     assert model is not None
     group = np.zeros(model.reward.shape[:2], int)
     for h, transition in enumerate(model.transition):
-        group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[1]
+        group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[
+            1
+        ].ravel()
     return model.reachable()[: model.horizon], group
 
 
