@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from briee.algorithms.general.candidates import Regression, Rows, Rules, fit_level, screen
-from briee.algorithms.general.config import CANDIDATES
+from briee.algorithms.general.config import CANDIDATES, FitConfig
 from briee.algorithms.general.contexts import Contexts, shares
 from briee.algorithms.general.decoders import (
     KERNEL,
@@ -32,7 +32,7 @@ from briee.algorithms.general.kernels import (
 )
 from briee.algorithms.general.label_search import Search
 from briee.algorithms.general.patches import coordinates, draw_patches, has_patches
-from briee.algorithms.general.shared import fit_shared
+from briee.algorithms.general.shared import fit_shared, hopeless, transfers
 from briee.algorithms.general.shared import on_more_rows as on_further_rows
 
 ACTIONS = 3
@@ -203,8 +203,10 @@ def test_labels_transfer_where_levels_look_alike(alike):
         assert found.regression["states"] == 2
         assert agreement(found.label, state) > 0.95
         assert found.transfer > 0.9
+        assert transfers(found, used=False, rule=FitConfig())
     else:
         assert found.transfer < 0.5
+        assert hopeless(found, FitConfig())
 
 
 def test_contexts_correct_the_labels_of_further_rows():

@@ -106,7 +106,7 @@ class General(RewardPlans[GeneralState]):
             fresh_score=np.zeros(H, np.float32),
             raced_at=np.zeros(H, np.int64),
             transfer=np.asarray(0, np.float32),
-            shared_at=zero,
+            share_from=zero,
             levels_refit=zero,
             explore_return=missing,
             reached_level=missing,

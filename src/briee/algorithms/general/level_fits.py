@@ -25,6 +25,7 @@ from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
 from briee.algorithms.general.patches import Patches, draw_patches, has_patches
 from briee.algorithms.general.shared import (
     fit_shared,
+    hopeless,
     labels_of,
     labels_score,
     on_more_rows,
@@ -38,7 +39,7 @@ from briee.protocols import Sampler
 TEACHES = 20.0  # nats that the states of a level are worth before other levels may ask it
 BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
 STUCK_AGAIN = 1.1  # a level that is stuck is tried again when there are this many times as many episodes
-SHARED_AGAIN = 1.1  # a shared regression is tried again when there are this many times as many episodes
+SHARED_AGAIN, HOPELESS_AGAIN = 1.1, 2.0  # the same for a shared regression, and if labels do not transfer
 SHARED_CHARGE = (
     5.0  # nats that a further label of all levels must gain; more than for the events of one level
 )
@@ -55,7 +56,7 @@ FITTED = (
     "fresh_rows",
     "fresh_score",
     "transfer",
-    "shared_at",
+    "share_from",
 )  # changed in place by a fit
 
 
@@ -99,7 +100,7 @@ class LevelFits:
     def shared_due(self, state: GeneralState) -> bool:
         """Whether one regression for all levels is tried: regressions win, and there are more episodes."""
         clouds, kernels = (state.race == CLOUDS).sum(), (state.race == KERNEL).sum()
-        grown = int(state.episodes) >= SHARED_AGAIN * int(state.shared_at)
+        grown = int(state.episodes) >= int(state.share_from)
         return bool("shared" in self.config.fit.candidates and kernels > clouds and grown)
 
     def fit_shared(self, state: GeneralState, redrawn: bool = False) -> None:
@@ -120,7 +121,8 @@ class LevelFits:
             charge=SHARED_CHARGE, team=np.full(TEAM, -1), incumbent=int(state.choice[0]) if used else 0
         )
         found = fit_shared(sample.rows, self.sampler.horizon, state.decoders, rules, rng)
-        state.shared_at[...] = state.episodes
+        again = HOPELESS_AGAIN if found is not None and hopeless(found, rule) else SHARED_AGAIN
+        state.share_from[...] = int(again * int(state.episodes))
         if found is None or not transfers(found, used, rule):
             state.transfer[...] = 0.0
             return

@@ -136,8 +136,17 @@ def transfers(found: Shared, used: bool, rule: FitConfig) -> bool:
     """Whether the regression may be used, or used further: labels of other levels are nearly as good."""
     if used:
         return found.worth > rule.settled and found.transfer >= STILL
-    enough = int((found.level_worth > rule.proven).sum()) >= LEVELS
-    return enough and found.transfer >= rule.transfer and found.share >= SHARE
+    return proven(found, rule) and found.transfer >= rule.transfer and found.share >= SHARE
+
+
+def hopeless(found: Shared, rule: FitConfig) -> bool:
+    """Whether several levels have labels, and none that another could use."""
+    return proven(found, rule) and found.transfer < STILL
+
+
+def proven(found: Shared, rule: FitConfig) -> bool:
+    """Whether the labels proved their worth at several levels."""
+    return int((found.level_worth > rule.proven).sum()) >= LEVELS
 
 
 def on_more_rows(shared: Shared, decoders: Decoders, rows: Rows, num_actions: int) -> dict[str, Any]:

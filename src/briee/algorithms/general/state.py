@@ -47,8 +47,8 @@ class GeneralState(eqx.Module):
     """The number of episodes at the last race."""
     transfer: Float[np.ndarray, ""]
     """How well labels transfer between levels, if all levels share a regression; 0 if they do not."""
-    shared_at: Int[np.ndarray, ""]
-    """The number of episodes at the last fit of a shared regression."""
+    share_from: Int[np.ndarray, ""]
+    """The number of episodes from which a shared regression is tried again."""
     levels_refit: Int[np.ndarray, ""]
     explore_return: Float[np.ndarray, ""]
     reached_level: Float[np.ndarray, ""]
