@@ -176,10 +176,11 @@ def test_threads_share_one_compilation():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="options are for CPUs")
 def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
-    assert known_options() == compute.OPTIONS
+    known = {"xla_backend_optimization_level": 1}
+    assert known.items() <= known_options().items() <= compute.OPTIONS.items()
     known_options.cache_clear()
-    monkeypatch.setattr(compute, "OPTIONS", {"xla_no_such_option": True})
-    assert known_options() == {}
+    monkeypatch.setattr(compute, "OPTIONS", known | {"xla_no_such_option": True})
+    assert known_options() == known
     assert int(quick_jit(lambda x: x + 1)(jnp.int32(1))) == 2
 
 

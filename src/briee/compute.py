@@ -159,13 +159,14 @@ def quick_jit(function: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def known_options() -> dict[str, Any]:
-    """`OPTIONS`, or none if the compiler refuses them or the device is not a CPU."""
+    """Those of `OPTIONS` that the compiler knows; none if the device is not a CPU."""
     import jax
 
     if jax.default_backend() != "cpu":
         return {}
-    try:
-        jax.jit(lambda x: x).lower(0.0).compile(compiler_options=OPTIONS)
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return OPTIONS
+    known = {}
+    for name, value in OPTIONS.items():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.jit(lambda x: x).lower(0.0).compile(compiler_options={name: value})
+            known[name] = value
+    return known

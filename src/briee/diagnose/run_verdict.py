@@ -62,7 +62,7 @@ def next_steps(algorithm: Algorithm[S], state: S, target: float | None, seed: in
         steps += _latent_states(algorithm, state, observation, action, levels)
     else:
         own = f"{episodes:,} episodes were not enough, and {algorithm.name} has no decoders to examine"
-        steps += [Step(own, ("--algo", "efficient"))]
+        steps += [Step(own, ("--algo", "general"))]
     steps += _random_returns(algorithm, state, target, key)
     if not np.asarray(data.reward).any():
         longer = Step(f"no reward in {played:,} exploring episodes", more=True)
