@@ -124,7 +124,10 @@ class LevelFits:
         again = HOPELESS_AGAIN if found is not None and hopeless(found, rule) else SHARED_AGAIN
         state.share_from[...] = int(again * int(state.episodes))
         if found is None or not transfers(found, used, rule):
-            state.transfer[...] = 0.0
+            if settled and not redrawn:
+                state.raced_at[:] = 0  # the next fit searches from one label, too
+            else:
+                state.transfer[...] = 0.0
             return
         regression, new = found.regression, found.label
         if found.misread > MISREAD:
@@ -132,6 +135,8 @@ class LevelFits:
             regression = on_more_rows(found, state.decoders, more.rows, A)
             new = labels_of(regression, state.decoders, sample.rows.observation)
         state.growth[:] = 0.0
+        if not settled:
+            state.raced_at[:] = int(state.episodes)
         old = -np.inf if redrawn or not used else labels_score(sample.rows, sample.rows.label, A)
         if labels_score(sample.rows, new, A) < old:
             return
@@ -142,8 +147,6 @@ class LevelFits:
         state.data.label[sample.episode, sample.level] = new
         state.value[:], state.choice[:] = found.level_worth, found.name
         state.race[:] = KERNEL
-        if not settled:
-            state.raced_at[:] = int(state.episodes)
 
     def blind(self, state: GeneralState) -> Float[np.ndarray, " H"]:
         """Where a new state could not be seen: the hope that there is one after no tries."""
