@@ -97,6 +97,9 @@ def test_homer_and_musik_were_run_at_every_horizon():
         for H, seeds in ((6, 5), (12, 2), (25, 3), (50, 3)):
             solved = [np.isfinite(line.get(H, [])).sum() for line in found]
             assert max(solved) >= seeds, f"{lines[0]}, H = {H}"
+        assert any(100 in line for line in found)
+    assert np.isfinite(sparse("musik paper ridge")[100]).all()
+    assert not np.isfinite(sparse("homer released PSDP")[100]).any(), "1,000 episodes a level are too few"
 
 
 def sparse(label: str) -> dict[int, list[float]]:
