@@ -53,10 +53,10 @@ def rotation_basis(dim: int, kind: str, copies: int, rng: np.random.Generator) -
     columns with random order and signs, drawn for each copy; `random`: uniformly random orthogonal matrices
     times √dim.
     """
-    if kind == "hadamard":
-        return np.broadcast_to(hadamard(dim, dtype=np.float32), (copies, dim, dim)).copy()
-    if kind == "signed-hadamard":
-        base = hadamard(dim, dtype=np.float32)
+    if kind in ("hadamard", "signed-hadamard"):
+        base = hadamard(dim, np.int8).astype(np.float32)  # pyright: ignore[reportArgumentType]
+        if kind == "hadamard":
+            return np.broadcast_to(base, (copies, dim, dim)).copy()
         rows = [base[rng.permutation(dim)] * rng.choice([-1.0, 1.0], size=(dim, 1)) for _ in range(copies)]
         return np.stack(rows).astype(np.float32)
     if kind == "random":
