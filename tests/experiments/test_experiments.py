@@ -67,8 +67,9 @@ def test_every_experiment_is_a_sweep_file(name, capsys):
 def test_a_world_that_is_marked_as_refused_is_refused_in_a_sentence(home, world):
     from briee.training.spec import build
 
+    algorithm, preset, budget, *_ = home
     with pytest.raises(ValueError, match=r"olive enumerates|lsvi-ucb needs ground-truth features"):
-        build(setting_of(*home[:3], world, 31).spec())
+        build(setting_of(algorithm, preset, budget, world, 31).spec())
 
 
 def test_an_experiment_is_carried_out_by_its_name(capsys, tmp_path, monkeypatch):

@@ -133,8 +133,8 @@ def test_without_a_target_a_run_ends_when_it_has_settled(tmp_path):
             return super().metrics(state) | {"discovery_chance": 1.0 if state.iteration < 10 else 0.0}
 
     for target, last in ((None, 10 + SETTLED - 1), (2.0, 100)):
-        algorithm, spec = make_toy(solves_at=4, evaluation=EvaluationConfig(target_return=target))
-        algorithm = Finds(ToySampler(), spec.config)
+        toy, spec = make_toy(solves_at=4, evaluation=EvaluationConfig(target_return=target))
+        algorithm = Finds(ToySampler(), toy.config)
         algorithm.sampler.optimal_return = None
         summary = run(algorithm, spec, tmp_path / str(target))
         assert (summary["solved"], summary["finished"]) == (False, True)
@@ -143,7 +143,10 @@ def test_without_a_target_a_run_ends_when_it_has_settled(tmp_path):
 
 def test_returns_that_vary_fall_or_were_never_lower_do_not_settle():
     before = Progress(final_return=1.0, least_return=0.0, settled=3)
-    count = lambda returns, chance=0.0: count_settled(before, before, np.array(returns), chance).settled  # noqa: E731
+
+    def count(returns: list[float], chance: float | None = 0.0) -> int:
+        return count_settled(before, before, np.array(returns), chance).settled
+
     assert count([1.0, 1.0]) == 4
     assert count([0.5, 0.5]) == 1
     assert count([1.0, 0.0]) == count([0.0, 0.0]) == count([1.0], 0.02) == count([1.0], None) == 0
