@@ -1,5 +1,6 @@
 """The table of the page Worlds, from results/worlds-general."""
 
+from functools import cache
 from statistics import median
 
 from briee.experiments.tables import Row, read_curves
@@ -31,9 +32,18 @@ def commands() -> str:
 
 def shares_of(world: World, label: str = "general") -> list[float]:
     """The share of the optimum of every run of a line."""
-    curves = [c for c in read_curves(RESULTS / NAME) if (c["label"], c["world"]) == (label, world.name)]
+    curves = _curves().get((label, world.name), [])
     found = [share(curves, row) for row in _rows(world, label)]
     return [value for value in found if value is not None]
+
+
+@cache
+def _curves() -> dict[tuple[str, str], list[Row]]:
+    """The curves of every line in every world."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for point in read_curves(RESULTS / NAME):
+        found.setdefault((point["label"], point["world"]), []).append(point)
+    return found
 
 
 def _rows(world: World, label: str) -> list[Row]:

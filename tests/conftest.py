@@ -34,7 +34,7 @@ settings.register_profile("suite", max_examples=30, deadline=None, derandomize=T
 settings.load_profile("suite")
 
 
-FULL = 1.2e9
+FULL = 1.5e9
 """Bytes. A worker that holds more forgets its compiled functions after the test, not after the module."""
 
 

@@ -85,9 +85,13 @@ def test_all_switches_together_make_the_released_code():
     assert whole.spec().config == own.spec().config
 
 
+COMPILES_MUCH = ("fig1b", "fig2b", "decoder", "rivals")
+"""Their smoke runs use many algorithms, each compiled anew; fig2c has most of them."""
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in ("fig1b", "rivals") else ()) for name in FIGURES],
+    [pytest.param(name, marks=pytest.mark.slow if name in COMPILES_MUCH else ()) for name in FIGURES],
 )
 def test_smoke_runs_draw_a_figure_and_are_done_once(name, tmp_path):
     said: list[str] = []

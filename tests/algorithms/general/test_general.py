@@ -125,6 +125,7 @@ def test_shared_labels_that_a_level_does_not_use_are_not_counted(algorithm, trai
     assert algorithm.metrics(shared)["states_mean"] == pytest.approx((H + 1) / H)
 
 
+@pytest.mark.slow
 def test_levels_that_look_alike_share_a_regression():
     lock = CombinationLock(horizon=5, num_actions=3, emission="network", instance_seed=3)
     algorithm = General(ScanSampler(lock), GeneralConfig())

@@ -241,7 +241,8 @@ class LowRank(RandomBlockMDP):
         return self.latent_model().optimal_return(weights / weights.sum(-1, keepdims=True))
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.2, marks=pytest.mark.slow), 0.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.2, 0.5])
 def test_practical_solves_a_random_low_rank_mdp(temperature):
     env = LowRank(temperature, horizon=6, num_latents=4, num_actions=4, instance_seed=31)
     config = BrieeConfig.practical(6)
