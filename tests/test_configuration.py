@@ -309,3 +309,17 @@ def test_a_notebook_has_the_threads_and_the_cache_of_the_command_line(tmp_path, 
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     folder = tmp_path if cache == "user's" else tmp_path / "briee" / "jax"
     assert done.stdout.splitlines() == [f"{threads} {folder}", "True"]
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, {1}), ("2", {2})])
+def test_the_blas_of_numpy_has_one_thread_unless_the_user_says_otherwise(given, threads):
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environment |= {"OPENBLAS_NUM_THREADS": given} if given else {}
+    program = (
+        "import numpy, briee.compute, threadpoolctl; briee.compute.prepare_process(); "
+        "pools = threadpoolctl.threadpool_info(); "
+        "print({pool['num_threads'] for pool in pools if pool['user_api'] == 'blas'})"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() in (str(threads), "set()")  # no pool: a BLAS without threads

@@ -42,6 +42,7 @@ def prepare_process() -> None:
     if not jax_computes():
         for name, value in ONE_THREAD.items():
             os.environ.setdefault(name, value)
+    _limit_blas()
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = cache_folder() / "briee" / "jax"
@@ -51,6 +52,18 @@ def prepare_process() -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", CACHED_SECONDS)
         if "jax" in sys.modules:
             _set_cache(str(folder), float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]))
+
+
+def _limit_blas() -> None:
+    """Give NumPy's BLAS, which is loaded already and no longer reads variables, as many threads as they say.
+
+    Idle threads of OpenBLAS spin: on small matrices they cost several times the CPU time of the work itself.
+    """
+    threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
+    if "numpy" in sys.modules and threads.isdigit():
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(max(int(threads), 1), "blas")
 
 
 def available_cores() -> int:
