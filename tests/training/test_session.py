@@ -145,7 +145,7 @@ def test_returns_that_vary_fall_or_were_never_lower_do_not_settle():
     before = Progress(final_return=1.0, least_return=0.0, settled=3)
 
     def count(returns: list[float], chance: float | None = 0.0) -> int:
-        return count_settled(before, before, np.array(returns), chance).settled
+        return count_settled(before, np.array(returns), chance).settled
 
     assert count([1.0, 1.0]) == 4
     assert count([0.5, 0.5]) == 1

@@ -85,9 +85,8 @@ def _latent_facts(sampler: Sampler) -> tuple[np.ndarray, np.ndarray]:
     assert model is not None
     group = np.zeros(model.reward.shape[:2], int)
     for h, transition in enumerate(model.transition):
-        group[h] = np.unique(transition.round(9).reshape(len(transition), -1), axis=0, return_inverse=True)[
-            1
-        ].ravel()
+        rows = transition.round(9).reshape(len(transition), -1)
+        group[h] = np.unique(rows, axis=0, return_inverse=True)[1].ravel()  # of shape [Z, 1] in NumPy 2.0
     return model.reachable()[: model.horizon], group
 
 

@@ -133,8 +133,8 @@ def iterate(algorithm: Algorithm[S], spec: RunSpec, now: Moment[S], phase: Phase
     returns, accuracy = evaluate_policy(algorithm, state, spec)
     measured = algorithm.metrics(state)
     seconds = clock.seconds()
-    progress = judge(now.progress, returns, algorithm.sampler.optimal_return, spec, int(state.episodes))
-    progress = count_settled(now.progress, progress, returns, measured.get("discovery_chance"))
+    progress = count_settled(now.progress, returns, measured.get("discovery_chance"))
+    progress = judge(progress, returns, algorithm.sampler.optimal_return, spec, int(state.episodes))
     spent = {**seconds, "total": sum(seconds.values())}
     spent = {name: value + progress.seconds[name] for name, value in spent.items()}
     progress = dataclasses.replace(progress, seconds=spent)
@@ -180,14 +180,12 @@ def judge(
     )
 
 
-def count_settled(
-    before: Progress, progress: Progress, returns: np.ndarray, discovery_chance: float | None
-) -> Progress:
+def count_settled(progress: Progress, returns: np.ndarray, discovery_chance: float | None) -> Progress:
     """The progress, with the number of evaluations since which the return has been constant."""
     mean, least = float(returns.mean()), progress.least_return
     least = mean if least is None else min(least, mean)
     constant = np.ptp(returns) == 0 and discovery_chance is not None and discovery_chance <= NOTHING_LEFT
-    count = progress.settled + 1 if mean == before.final_return else 1
+    count = progress.settled + 1 if mean == progress.final_return else 1
     settled = count if constant and mean > least else 0
     return dataclasses.replace(progress, least_return=least, settled=settled)
 

@@ -24,6 +24,7 @@ from briee.algorithms.general.fresh_test import withdraw
 from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
 from briee.algorithms.general.patches import Patches, draw_patches, has_patches
 from briee.algorithms.general.shared import (
+    contexts_of,
     fit_shared,
     hopeless,
     labels_of,
@@ -40,9 +41,7 @@ TEACHES = 20.0  # nats that the states of a level are worth before other levels 
 BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels that ask it are refitted then
 STUCK_AGAIN = 1.1  # a level that is stuck is tried again when there are this many times as many episodes
 SHARED_AGAIN, HOPELESS_AGAIN = 1.1, 2.0  # the same for a shared regression, and if labels do not transfer
-SHARED_CHARGE = (
-    5.0  # nats that a further label of all levels must gain; more than for the events of one level
-)
+SHARED_CHARGE = 5.0  # nats that a further label of all levels must gain; more than at one level
 MISREAD, MORE = 0.01, 6  # above this share of misread rows a shared regression sees this many times as many
 PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
 FITTED = (
@@ -137,9 +136,10 @@ class LevelFits:
         state.growth[:] = 0.0
         if not settled:
             state.raced_at[:] = int(state.episodes)
-        old = -np.inf if redrawn or not used else labels_score(sample.rows, sample.rows.label, A)
-        if labels_score(sample.rows, new, A) < old:
-            return
+        if used and not redrawn:
+            contexts = contexts_of(sample.rows, A)
+            if labels_score(new, contexts) < labels_score(sample.rows.label, contexts):
+                return
         state.transfer[...] = found.transfer
         for h in range(self.sampler.horizon):
             put_regression(state.decoders, h, **regression)

@@ -102,7 +102,7 @@ def fit_shared(
 ) -> Shared | None:
     """The best labels of all levels; None if one label is as good."""
     assert rows.level is not None
-    contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions, rows.level)
+    contexts = contexts_of(rows, rules.num_actions)
     candidates = list(regressions(rows.observation, decoders, rules))
     best: tuple[Labels, Regression] | None = None
     for one in entrants(candidates, rows, rules, rng):
@@ -125,7 +125,7 @@ def fit_shared(
         found.label,
         found.worth,
         float(np.clip(transferred / max(float(score.sum()), 1e-9), 0.0, 1.0)),
-        float(score.sum() / max(of_labels(rows.label, contexts), 1e-9)),
+        float(score.sum() / max(labels_score(rows.label, contexts), 1e-9)),
         np.bincount(rows.level, score, minlength=horizon),
         one.penalty,
         float((labels.phi.argmax(1) != labels.q.argmax(1)).mean()),
@@ -158,7 +158,7 @@ def on_more_rows(shared: Shared, decoders: Decoders, rows: Rows, num_actions: in
     own = shared.regression
     bank, f, z = predicted(own, decoders, rows.observation)
     phi = probabilities(f).astype(np.float32)[:, None]
-    contexts = Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level)
+    contexts = contexts_of(rows, num_actions)
     q = phi * contexts.ratios(phi, shares(phi))
     q = (q / q.sum(-1, keepdims=True))[:, 0]
     support = bank.support[0]
@@ -183,13 +183,13 @@ def predicted(
     return bank, predict(bank, 0, z), z
 
 
-def labels_score(rows: Rows, label: Int[np.ndarray, " n"], num_actions: int) -> float:
-    """The score of these labels of the rows."""
-    return of_labels(label, Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level))
+def contexts_of(rows: Rows, num_actions: int) -> Contexts:
+    """The contexts of rows of several levels."""
+    return Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level)
 
 
-def of_labels(label: Int[np.ndarray, " n"], contexts: Contexts) -> float:
-    """The score of labels that every level has chosen by itself."""
+def labels_score(label: Int[np.ndarray, " n"], contexts: Contexts) -> float:
+    """The score of labels that are given, not predicted."""
     member = groups(label).member
     phi = WARM * member + (1 - WARM) / member.shape[1]
     return float(contexts.scores(phi[:, None].astype(np.float32)).sum())
