@@ -11,7 +11,7 @@ import pytest
 
 import briee
 from briee.agent.agent import Agent
-from briee.agent.reward_plan import NotRewardFreeError
+from briee.agent.prediction import NotRewardFreeError
 from briee.cli.main import main
 from briee.envs.lock import CombinationLock
 from briee.errors import RunError

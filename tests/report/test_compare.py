@@ -14,17 +14,19 @@ from briee.algorithms.registry import ALGORITHMS, LOOKS, colour, in_words, style
 from briee.cli.leaderboard import SUITE as SUITE_FILE
 from briee.cli.leaderboard import read_suite
 from briee.cli.main import main
-from briee.report.compare import compare, latex, read_rows
-from briee.report.leaderboard import NOT_IN_SUITE, leaderboard
-from briee.report.statistics import (
+from briee.report.compare import (
     Sample,
+    compare,
     estimate,
     improvement,
     interquartile_mean,
+    latex,
     median,
     profile,
+    read_rows,
     solved_within,
 )
+from briee.report.leaderboard import NOT_IN_SUITE, leaderboard
 from briee.training.directory import read_table
 from briee.training.sweep import Run
 from suite import collect

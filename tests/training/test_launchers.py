@@ -19,8 +19,7 @@ from briee.cli import sweep as command
 from briee.cli.main import main
 from briee.training import launchers
 from briee.training.directory import is_locked, read_table
-from briee.training.launchers import Job, Outcome, carry_out
-from briee.training.launchers.table import Board
+from briee.training.launchers import Board, Job, Outcome, carry_out
 from briee.training.sweep import Run
 
 TESTS = Path(__file__).parents[1]

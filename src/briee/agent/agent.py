@@ -21,8 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from briee.agent.arguments import AGENT_HABITS, LEARN_HABITS, check_kinds, check_path, chosen, told
-from briee.agent.prediction import encode, padded, predict
-from briee.agent.reward_plan import RewardPlan, plan
+from briee.agent.prediction import RewardPlan, encode, padded, plan, predict
 from briee.algorithms.registry import ALGORITHMS
 from briee.algorithms.registry import preset as make_preset
 from briee.configuration import AlgorithmConfig, changed, check_seed, whole_number, with_value

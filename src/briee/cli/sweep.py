@@ -18,8 +18,7 @@ from briee.errors import RunError, UsageError
 from briee.experiments import FIGURES
 from briee.training import sweep
 from briee.training.directory import os_errors, read_json, write_atomically
-from briee.training.launchers import CHILD, Job
-from briee.training.launchers.table import Board
+from briee.training.launchers import CHILD, Board, Job
 from briee.training.progress import clock
 from briee.training.spec import RunSpec
 from briee.training.sweep import Run, Where

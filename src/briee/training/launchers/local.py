@@ -4,8 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from briee.training.launchers import Job, carry_out
-from briee.training.launchers.table import Board
+from briee.training.launchers import Board, Job, carry_out
 
 ELSEWHERE_SECONDS = 1.0
 """A job that another launcher has is asked for again after this time."""

@@ -14,9 +14,8 @@ from typing import Any
 
 from briee.errors import RunError
 from briee.lazy import import_extra
-from briee.training.launchers import Job, Outcome, carry_out
+from briee.training.launchers import Board, Job, Outcome, carry_out
 from briee.training.launchers.local import ELSEWHERE_SECONDS
-from briee.training.launchers.table import Board
 
 MAX_RETRIES = 20
 """So often may the node of a task die. A run that fails is an outcome, not a reason to try again."""
