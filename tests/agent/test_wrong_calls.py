@@ -56,6 +56,7 @@ WRONG_QUESTIONS = [
     (lambda a: a.learn(5, progres=False), "no argument 'progres': did you mean progress"),
     (lambda a: a.learn(5, callbacks=3), "callbacks must be a function of an update's metrics.*, got int"),
     (lambda a: a.learn(5, callbacks=[print, "x"]), "callbacks must be a function .*, got str"),
+    (lambda a: a.plan("goal"), "a reward must be a function, got str"),
     (lambda a: a.plan(lambda s, x: 1.0), "briee explores for the environment's reward alone: train with"),
     (lambda a: a.plot("curve"), "there is no figure 'curve': known are return, "),
     (lambda a: a.plot("maps"), "there is no figure 'maps': did you mean map"),

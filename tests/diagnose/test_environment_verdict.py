@@ -62,7 +62,9 @@ def test_one_latent_state_and_no_variation_explain_nothing():
 
 def test_an_easy_lock_and_continuous_dynamics_are_told_apart():
     lock = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3)
-    said = "\n".join(lines(examine(lock, episodes=600)))
+    found = examine(lock, episodes=600)
+    said = repr(found)
+    assert said == "\n".join(lines(found)), "a notebook shows what the command prints"
     assert "lock: 3 actions, observations of shape (8,), episodes of 2 steps" in said
     assert "observations form up to 3 clusters at a level" in said
     assert "the optimal return is 1" in said

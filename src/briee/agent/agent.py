@@ -49,12 +49,13 @@ class Agent:
             Pure environments are compiled into the rollout, all others are stepped on the host.
         preset: named settings of the algorithm; its default preset if missing.
         algo: a registered name, or a class that keeps the contract of `briee.protocols.Algorithm`; a class
-            needs `config`. If missing, the algorithm that has the preset, and `efficient` without one.
+            needs `config`. If missing, the algorithm that has the preset, and `general` without one.
         num_latents: K, latent states that a level's decoder can tell apart; the preset's if missing.
         decoder: network of the decoders, if the algorithm offers a choice: "linear", "mlp", "cnn", or an
             Equinox module from one observation to `num_latents` logits; the preset's if missing.
         horizon: H, if the environment has no time limit of its own, or to cut it short.
         seed: seed of every random stream of the agent.
+        reward_free: explore without looking at rewards; then `plan` plans for any reward.
         target_return: the mean return that counts as solved; the environment's optimum if missing.
         config: settings that replace those of the preset.
         algorithm: an older spelling of `algo`.
@@ -73,6 +74,7 @@ class Agent:
         decoder: Any = None,
         horizon: int | None = None,
         seed: int = 1,
+        reward_free: bool = False,
         target_return: float | None = None,
         config: AlgorithmConfig | None = None,
         algorithm: str | type[Algorithm[Any]] | None = None,
@@ -88,7 +90,8 @@ class Agent:
             known = adapted.name if sampler.pure is None else sampler.pure
             config = cast(AlgorithmConfig, make_preset(*choice, sampler.horizon, known))
         given = decoder if decoder is None or isinstance(decoder, str) else "custom"
-        for field, value in (("num_latents", num_latents), ("decoder", given)):
+        free = (reward_free and choice.algorithm != "reward-free") or None  # which always is
+        for field, value in (("num_latents", num_latents), ("decoder", given), ("reward_free", free)):
             if value is not None:
                 config = with_value(config, field, value, f"preset {choice.preset!r} of {choice.algorithm}")
         if target_return is not None:
@@ -184,7 +187,7 @@ class Agent:
         budget = {"episodes": episodes, "iterations": iterations, "total_timesteps": total_timesteps}
         given = {name: whole_number(name, value) for name, value in budget.items() if value is not None}
         if not given:
-            raise ValueError("learn needs a budget: learn(episodes=...) or learn(iterations=...)")
+            raise ValueError("learn needs a budget: episodes=..., iterations=... or total_timesteps=...")
         used = lambda: (self.episodes, self.iterations, self.env_steps)  # noqa: E731
         ends = [n + given.get(name, sys.maxsize) for n, name in zip(used(), budget, strict=True)]
 

@@ -111,8 +111,10 @@ def plan(
 
     Returns the first fields of a `RewardPlan`; a `ValueError` says what is wrong with the reward.
     """
+    if not callable(function):
+        raise ValueError(f"a reward must be a function, got {type(function).__name__}")
     if not algorithm.capabilities.plans_any_reward:
-        advice = 'train with --reward-free, or Agent(env, algo="reward-free")'
+        advice = "train with --reward-free, or Agent(env, reward_free=True)"
         raise NotRewardFreeError(f"{algorithm.name} explores for the environment's reward alone: {advice}")
     sampler = algorithm.sampler
     reward = as_reward(function, sampler.num_actions, algorithm.reward_decoder(state))

@@ -86,7 +86,7 @@ def examine(
     levels = examined_levels(sampler.horizon)
     facts = [level_facts(observation, action, h, sampler.num_actions, seed) for h in levels]
     findings += _predictability(facts) + enough_latents(facts, num_latents)
-    return list(findings)
+    return findings
 
 
 class Told(list[Finding]):
@@ -95,6 +95,9 @@ class Told(list[Finding]):
     def __init__(self, tell: Callable[[Finding], None]):
         super().__init__()
         self.tell = tell
+
+    def __repr__(self) -> str:
+        return "\n".join(lines(self))
 
     def __iadd__(self, findings: Iterable[Finding]) -> "Told":
         for finding in findings:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from briee.agent.agent import Agent
 from briee.algorithms.general.algorithm import General
 from briee.algorithms.general.config import DataConfig, ExploreConfig, GeneralConfig
 from briee.algorithms.general.reward_plans import reward_table
@@ -65,6 +66,14 @@ def test_a_reward_free_run_ends_with_its_budget_alone(found):
     assert General(found[0].sampler, GeneralConfig()).capabilities == General.capabilities
 
 
+def test_an_agent_can_be_made_to_explore_without_rewards():
+    lock = CombinationLock(horizon=2, num_actions=3)
+    assert Agent(lock, reward_free=True).config.explore.reward_free
+    assert Agent(lock, algo="reward-free", reward_free=True).algorithm.name == "reward-free"
+    with pytest.raises(ValueError, match="preset 'paper' of briee has no reward_free, so it cannot be True"):
+        Agent(lock, "paper", reward_free=True)
+
+
 def test_the_reward_of_a_state_is_the_mean_over_its_observations():
     rows = np.array([[[1.0, 0.0], [3.0, 1.0], [7.0, 7.0]]])
     table = reward_table(rows, np.array([[2], [2], [0]]), 3)
@@ -78,7 +87,7 @@ def test_what_cannot_be_planned_is_said(found):
     with pytest.raises(ValueError, match="nothing was explored yet"):
         algorithm.plan_for(algorithm.init(jax.random.key(0)), None)
     repeating = dataclasses.replace(state.world, mode=np.asarray(1, np.int32))
-    with pytest.raises(ValueError, match="kept no observations, because they repeat exactly"):
+    with pytest.raises(ValueError, match="one table of states for all steps, for this reward alone"):
         algorithm.plan_for(dataclasses.replace(state, world=repeating), None)
 
 

@@ -71,8 +71,10 @@ class RewardPlans(Algorithm[S]):
         if not int(state.episodes):
             raise ValueError("nothing was explored yet: run at least one update before planning")
         if not isinstance(policy, StatePolicy):
-            advice = "train with --reward-free"
-            raise ValueError(f"{self.name} kept no observations, because they repeat exactly: {advice}")
+            advice = "train with --reward-free, or Agent(env, reward_free=True)"
+            raise ValueError(
+                f"{self.name} keeps one table of states for all steps, for this reward alone: {advice}"
+            )
         return policy
 
 
