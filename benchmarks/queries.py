@@ -208,7 +208,7 @@ def rivals() -> str:
     for label, algorithm in {row["label"]: row["algorithm"] for row in rows}.items():
         texts = [
             cell([r for r in rows if r["label"] == label and r["world"] == name])
-            or "refused" * refuses(algorithm, known.get(name, LOCK))
+            or ("refused" if refuses(algorithm, known.get(name, LOCK)) else "–")
             for name in worlds.values()
         ]
         lines.append([f"`{label}`", *texts])

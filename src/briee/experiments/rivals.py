@@ -145,6 +145,16 @@ HORIZONS = (
 )
 LONGER = tuple(s for a, p, H, budget, seeds in HORIZONS for s in for_seeds(seeds, a, p, "lock", H, budget))
 """Lines of Figure 1(b), two attempts each, and the lock of HOMER's program."""
+FEW = {"boot-dqn": 2_000}
+"""Episodes on longer locks, if they are not those of benchmarks/block-mdp.toml."""
+LONG_LOCKS = tuple(
+    setting_of(algorithm, preset, FEW.get(algorithm, 40_000), World("lock", H), seed)
+    for H in (12, 25, 50)
+    for algorithm, preset, _, _ in HOMES
+    if (algorithm, preset) not in (("homer", "released"), ("musik", "paper"), ("olive", "paper"))
+    for seed in SEEDS
+)
+"""All that have no line in Figure 1(b); OLIVE refuses."""
 FEWER = tuple(
     s
     for rows, budget in ((600, 22_500), (1200, 36_900))
@@ -244,6 +254,6 @@ def _square(x: float, y: float, done: float) -> Any:
 RIVALS = Experiment(
     claim="Each rival solves a world that fits its assumptions; on the sparse lock HOMER and MusIK need more "
     "episodes than BRIEE.",
-    settings=(*AT_HOME, *LONGER, *FEWER, *RIDGE, *BY_PSDP, *MORE_PSDP, *LIKE_THEIRS, *ELSEWHERE),
+    settings=(*AT_HOME, *LONGER, *FEWER, *RIDGE, *BY_PSDP, *MORE_PSDP, *LIKE_THEIRS, *ELSEWHERE, *LONG_LOCKS),
     plot=plot,
 )

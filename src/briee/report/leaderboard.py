@@ -23,12 +23,15 @@ NOT_IN_SUITE = {
     "olive": "it needs finitely many observations",
 }
 """Algorithms that cannot take part, and why."""
+REFUSED = {"lsvi-ucb": "it has to be told the true features"}
+"""Algorithms that refuse the worlds for which the suite does not list them, and why."""
 NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
-intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. An entry needs all seeds.
-*Not run*: nobody has carried out the runs; that says nothing about the algorithm. `lsvi-ucb` is told the true features. Seconds are from
-different machines. Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
+intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Algorithms that were run on
+some of the seeds come last, without a rank. *Not run*: nobody has carried out the runs; that says nothing about the algorithm. `lsvi-ucb`
+is told the true features. Seconds are from different machines.
+Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
 Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
 """  # noqa: E501
 
@@ -52,6 +55,7 @@ def worlds_of(suite: Sequence[Run]) -> dict[str, World]:
 def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
     """The page: a table for each world of the suite, the fewest episodes first; unsolved runs stay in it."""
     worlds, rows, parts = worlds_of(suite), {}, [NOTE]
+    known_to_suite = {run.spec.algorithm for run in suite}
     for row in (row for table in tables for row in read_rows([table])):
         name, label = world_in_suite(row), label_of(row)
         if name in worlds and int(row["seed"]) in worlds[name].seeds:
@@ -62,14 +66,16 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
     lines = compare(list(rows.values())) if rows else []
     for name, world in worlds.items():
         here = sorted((line for line in lines if line.world == name), key=lambda line: line.median[:2])
-        ranked = [line for line in here if len(line.sample.times) == len(world.seeds)]
-        some = [f"{x.label} ({len(x.sample.times)})" for x in here if x not in ranked and "," not in x.label]
+        shown = [line for line in here if len(line.sample.times) == len(world.seeds)]
+        asked = {run.label for run in suite if run.world == name}
+        shown += [x for x in here if x not in shown and (x.label in asked or "," not in x.label)]
         listed = dict.fromkeys(run.spec.algorithm for run in suite if run.world == name)
         absent = [a for a in listed if a not in {line.label.replace(",", "").split()[0] for line in here}]
+        refused = [f"{a} ({why})" for a, why in REFUSED.items() if a in known_to_suite and a not in listed]
         about = [f"Budget {world.budget:,} episodes, seeds {', '.join(map(str, world.seeds))}."]
-        about += [f"Only some seeds: {', '.join(some)}."] if some else []
+        about += [f"Refuses: {', '.join(refused)}."] if refused else []
         about += [f"Not run: {', '.join(absent)}."] if absent else []
-        table = "\n" + markdown(HEAD, [_entry(line) for line in ranked]) if ranked else ""
+        table = "\n" + markdown(HEAD, [_entry(line) for line in shown]) if shown else ""
         parts.append(f"## {name}\n\n{' '.join(about)}\n{table}")
     return "\n".join(parts)
 
