@@ -90,7 +90,7 @@ WORLDS = (
     World("deep sea, 10", SEA, 10, 200, (("size", 10),), instance="mapping_seed", rivals=4_000),
     World("deep sea, 20", SEA, 20, 400, (("size", 20),), instance="mapping_seed", rivals=5_000),
     World(
-        "deep sea, 50", SEA, 50, 1_500, (("size", 50),), instance="mapping_seed", rivals=8_000, replay=10_000
+        "deep sea, 50", SEA, 50, 1_500, (("size", 50),), instance="mapping_seed", rivals=7_200, replay=10_000
     ),
     World(
         "deep sea, 10, with chance", "bsuite/deep_sea_stochastic-v0", 10, 300, (("size", 10),),
@@ -103,17 +103,17 @@ WORLDS = (
         )
         for name, H, good, rivals in (
             ("Empty-5x5", 30, 0.9, 2_500),
-            ("Empty-8x8", 50, 0.9, 3_500),
+            ("Empty-8x8", 50, 0.9, 2_500),
             ("DoorKey-5x5", 50, 0.9, 2_500),
-            ("DoorKey-6x6", 80, 0.9, 3_500),
-            ("DoorKey-8x8", 100, 0.9, 4_500),
-            ("FourRooms", 100, 0.6, 4_500),
+            ("DoorKey-6x6", 80, 0.9, 2_800),
+            ("DoorKey-8x8", 100, 0.9, 3_600),
+            ("FourRooms", 100, 0.6, 2_500),
             ("KeyCorridorS3R1", 80, 0.8, 2_500),
         )
     ),
     World(
         "MiniHack KeyRoom-Fixed-S5", "MiniHack-KeyRoom-Fixed-S5-v0", 60, 1_500, instance="layout_seed",
-        changes=target(0.8), rivals=3_000, replay=10_000,
+        changes=target(0.8), rivals=2_500, replay=10_000,
     ),
     World("MDP Playground, 24 states", "RLToy-v0", 20, 300, TOY, instance="seed", rivals=4_000),
     World(
