@@ -127,7 +127,7 @@ class Seeing(Algorithm[Any]):
     ("names", "sentence"),
     [
         ([0, 1, 2], r"\+ decoded state .* nothing speaks against num_latents=3"),
-        ([0, 1, 5], r"\+ .* nothing speaks against num_latents=6"),
+        ([0, 1, 5], r"\+ .* nothing speaks against num_latents=6, of which a level uses at most 3"),
         ([0, 0, 1], r"! num_latents=2 is too small, .* at level 1 .* merges latent states"),
         ([0, 0, 2], r"\xb7 at level 0 .* it uses 1 of num_latents=3, so it needs more data or training"),
     ],

@@ -144,12 +144,17 @@ def test_without_a_target_a_run_ends_when_it_has_settled(tmp_path):
 def test_returns_that_vary_fall_or_were_never_lower_do_not_settle():
     before = Progress(final_return=1.0, least_return=0.0, settled=3)
 
-    def count(returns: list[float], chance: float | None = 0.0) -> int:
-        return count_settled(before, np.array(returns), chance).settled
+    def count(returns: list[float], progress: Progress = before, **measured: float) -> int:
+        return count_settled(progress, np.array(returns), {"discovery_chance": 0.0} | measured).settled
 
     assert count([1.0, 1.0]) == 4
     assert count([0.5, 0.5]) == 1
-    assert count([1.0, 0.0]) == count([0.0, 0.0]) == count([1.0], 0.02) == count([1.0], None) == 0
+    assert count([1.0, 0.0]) == count([0.0, 0.0]) == count([1.0], discovery_chance=0.02) == 0
+    assert count_settled(before, np.ones(2), {}).settled == 0, "nobody knows what is left to discover"
+    first = Progress()
+    assert count([1.0], first) == count([1.0], first, explore_return=1.0) == 0
+    assert count([1.0], first, explore_return=np.nan) == 0
+    assert count([1.0], first, explore_return=0.2) == 1, "exploration earns less"
 
 
 @pytest.mark.parametrize(

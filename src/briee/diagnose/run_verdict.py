@@ -181,7 +181,9 @@ def said_of(facts: list[DecoderFacts], num_latents: int) -> list[Finding]:
     merging = [fact for fact in facts if fact.left > NOTICEABLE]
     if not merging:
         told = "decoded state and action leave nothing open that the observation could tell"
+        used = max((fact.used for fact in facts), default=num_latents)
         where = f"where the run has been, nothing speaks against num_latents={num_latents}"
+        where += f", of which a level uses at most {used}" if used < num_latents else ""
         return [Finding("ok", f"{told}: {where}")]
     full = [fact for fact in merging if fact.used >= num_latents]
     worst = max(full or merging, key=lambda fact: fact.left)

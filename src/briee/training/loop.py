@@ -7,7 +7,7 @@ and evaluation draws from its own key stream. So stopping and resuming a run cha
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Generic, NamedTuple, get_args
@@ -37,7 +37,8 @@ are searched only before they are saved."""
 
 SETTLED = 50
 """Without a target, a run ends after this many evaluations in a row in which every episode has one and the
-same return, above an earlier one, while nothing is left to discover: its policy will not change any more."""
+same return, above an earlier one or that of exploration, while nothing is left to discover: its policy will
+not change any more."""
 NOTHING_LEFT = 0.01
 """The chance that an exploring episode discovers something, at most, if nothing is left."""
 
@@ -133,7 +134,7 @@ def iterate(algorithm: Algorithm[S], spec: RunSpec, now: Moment[S], phase: Phase
     returns, accuracy = evaluate_policy(algorithm, state, spec)
     measured = algorithm.metrics(state)
     seconds = clock.seconds()
-    progress = count_settled(now.progress, returns, measured.get("discovery_chance"))
+    progress = count_settled(now.progress, returns, measured)
     progress = judge(progress, returns, algorithm.sampler.optimal_return, spec, int(state.episodes))
     spent = {**seconds, "total": sum(seconds.values())}
     spent = {name: value + progress.seconds[name] for name, value in spent.items()}
@@ -180,14 +181,14 @@ def judge(
     )
 
 
-def count_settled(progress: Progress, returns: np.ndarray, discovery_chance: float | None) -> Progress:
+def count_settled(progress: Progress, returns: np.ndarray, measured: Mapping[str, float]) -> Progress:
     """The progress, with the number of evaluations since which the return has been constant."""
     mean, least = float(returns.mean()), progress.least_return
-    least = mean if least is None else min(least, mean)
-    constant = np.ptp(returns) == 0 and discovery_chance is not None and discovery_chance <= NOTHING_LEFT
+    least = np.nanmin([mean, np.inf if least is None else least, measured.get("explore_return", np.inf)])
+    constant = np.ptp(returns) == 0 and measured.get("discovery_chance", np.inf) <= NOTHING_LEFT
     count = progress.settled + 1 if mean == progress.final_return else 1
     settled = count if constant and mean > least else 0
-    return dataclasses.replace(progress, least_return=least, settled=settled)
+    return dataclasses.replace(progress, least_return=float(least), settled=settled)
 
 
 def reaches_optimum(returns: np.ndarray, optimal_return: float | None, tolerance: float | None) -> bool:
