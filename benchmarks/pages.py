@@ -203,7 +203,7 @@ PROTOCOL = {
     "bonus of the paper": "bonus: α = H/5, λ = 1",
     "deviations only": "rows: the deviations alone",
 }
-"""What a variant of `practical` undoes, in words."""
+"""The change that a variant of `practical` undoes, in words."""
 assert set(PROTOCOL) == set(PROTOCOL_VARIANTS)
 
 

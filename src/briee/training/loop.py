@@ -304,7 +304,7 @@ def target_of(spec: RunSpec, algorithm: Algorithm[Any]) -> float | None:
 
 
 def how_it_ended(spec: RunSpec, algorithm: Algorithm[S], moment: Moment[S]) -> dict[str, Any]:
-    """What `summary_lines` says beyond summary.json: the target, and whether the run settled."""
+    """Facts for `summary_lines` that are not in summary.json: the target, and whether the run settled."""
     return {"target_return": target_of(spec, algorithm), "settled": moment.progress.settled >= SETTLED}
 
 

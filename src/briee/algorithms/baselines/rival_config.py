@@ -44,7 +44,7 @@ class PsdpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptsConfig(AlgorithmConfig):
-    """What the level-by-level rivals share."""
+    """Settings that the level-by-level rivals share."""
 
     check_episodes: int = 20
     """Episodes of each update that plays the finished policy."""

@@ -1,4 +1,4 @@
-"""What surrounds a row of a level, and how well labels predict it: the score that judges every candidate.
+"""The context of a row of a level, and how well labels predict it: the score that judges every candidate.
 
 Row i has the previous cell p_i = (state c_i, action) of the level before, its own action a_i and the outcome
 y_i: the next state and the bin of the reward. Soft labels q[i, k] are counted without the row itself, so that

@@ -70,7 +70,7 @@ class Search:
         return found
 
     def again(self, q: Float[np.ndarray, "n K"]) -> Labels:
-        """What EM makes of these labels."""
+        """The labels after EM, started from these."""
         return self.settled(q, self.worth(q[:, None])[0] if q.shape[1] > 1 else 0.0)
 
     def split(self, found: Labels) -> Labels | None:

@@ -244,7 +244,7 @@ def held_out_loss(units: Units, level: Level) -> float:
 def residuals(
     psi: Float[np.ndarray, "n K"], level: Level, F: Float[np.ndarray, "n T"]
 ) -> Float[np.ndarray, "n T"]:
-    """What the features leave unexplained on the rows they were fitted to."""
+    """The part of the target that the features leave unexplained on the rows they were fitted to."""
     W = ridge_weights(psi, level.action, F, level.num_actions)
     return F - np.einsum("nk,nkt->nt", psi, W[level.action])
 
