@@ -323,6 +323,27 @@ def test_a_batch_larger_than_the_ring_leaves_its_newest_rows():
     assert sorted(np.asarray(at_level(buffers.rows, 1).action)) == list(range(19, 24))
 
 
+def test_whole_episodes_are_kept_once():
+    """Rows of an episode share their slot, so `insert_episodes` keeps what `insert` keeps, in half the
+    memory, also if a batch is larger than the ring."""
+    shared = plain = empty_buffers(LEVELS, 16, (2,), whole=True)
+    for start, batch in ((0, 5), (5, 16), (21, 40)):
+        numbers = np.arange(start, start + batch) + 100 * np.arange(LEVELS + 1)[:, None]
+        seen, yes = jnp.stack([numbers, -numbers], axis=-1).astype(float), jnp.ones((LEVELS, batch), bool)
+        new = replace(
+            rows(numbers[:-1], np.asarray(yes)),
+            observation=seen[:-1],
+            next_observation=seen[1:],
+            roll_in=~yes,
+        )
+        shared, plain = shared.with_rows(new), insert(plain, new)
+        jax.tree.map(np.testing.assert_array_equal, shared, plain)
+        before, after = (
+            x.unsafe_buffer_pointer() for x in (shared.rows.observation, shared.rows.next_observation)
+        )
+        assert after - before == shared.rows.observation[0].nbytes, "one array holds both"
+
+
 def test_insert_leaves_the_old_buffers_alone():
     old = empty_buffers(LEVELS, CAPACITY, (2,))
     insert(old, rows(np.ones((LEVELS, BATCH), int), np.ones((LEVELS, BATCH), bool)))

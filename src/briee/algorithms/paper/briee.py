@@ -133,7 +133,7 @@ class BrieeAlgorithm(Algorithm[B]):
             state,
             episodes=state.episodes + H * m,
             env_steps=state.env_steps + deviation_steps(H, m),
-            buffers=insert(state.buffers, rows),
+            buffers=state.buffers.with_rows(rows),
             members=self.remember(state),
             explore_return=explore_return,
             reached_level=reached_level,
@@ -161,7 +161,7 @@ class BrieeAlgorithm(Algorithm[B]):
             state,
             episodes=state.episodes + episodes,
             env_steps=state.env_steps + episodes * H,
-            buffers=insert(state.buffers, together),
+            buffers=state.buffers.with_rows(together),
             members=members,
             explore_return=jnp.float32(np.mean(returns)),
             reached_level=jnp.float32(max(reached)),
@@ -186,7 +186,7 @@ class BrieeAlgorithm(Algorithm[B]):
             trajectories = self.sampler.rollout(UniformPolicy(self.sampler.num_actions), key, batch)
             rows = all_rows(trajectories)
             no = None if buffers.rows.roll_in is None else jnp.zeros_like(rows.valid)
-            buffers = insert(buffers, replace(rows, roll_in=no))
+            buffers = buffers.with_rows(replace(rows, roll_in=no))
         return replace(
             state,
             episodes=state.episodes + episodes,
@@ -235,7 +235,7 @@ class BrieeAlgorithm(Algorithm[B]):
         with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
             results = list(pool.map(learn, due))
         decoder, gaps, rounds = with_levels(state.decoder, state.gaps, due, results)
-        growth = state.growth.at[jnp.asarray(due, int)].set(0) if due else state.growth
+        growth = jnp.asarray(np.where(grown, np.float32(0), state.growth))
         return replace(state, decoder=decoder, gaps=gaps, rounds=rounds, growth=growth)
 
     def bonus(self, state: B) -> Bonus:
@@ -294,7 +294,7 @@ class BrieeAlgorithm(Algorithm[B]):
 
     def decode(self, state: B, level: int, observations: Float[Array, "n ..."]) -> Float[Array, "n K"]:
         """Soft latent states of observations at one level."""
-        return jax.vmap(at_level(state.decoder, level))(observations)
+        return state.decoder.at(level, observations)
 
     def decode_levels(self, state: B, observations: Float[Array, "H n ..."]) -> Float[Array, "H n K"]:
         """Soft latent states of observations at each level."""

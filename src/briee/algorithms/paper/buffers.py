@@ -3,9 +3,13 @@
 One ring buffer per level holds D_h and D'_h together, first in, first out, as in the released code. The flag
 `on_policy` tells them apart (D_h: one uniform action after rolling in; D'_h: two). The flag `roll_in` marks
 transitions of neither.
+
+Whole episodes have one row at every level, in the same slot. So the next observation of a level is the
+observation of the next level, and both share memory.
 """
 
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import equinox as eqx
@@ -62,15 +66,20 @@ class Buffers(eqx.Module):
         capacity, newest = self.rows.action.shape[1], np.asarray(self.inserted)[:, None] - 1
         return newest - (newest - np.arange(capacity)) % capacity
 
+    def with_rows(self, new: Transitions) -> "Buffers":
+        """Append the rows [H, m, ...] of deviations, or of whole episodes if the buffers are for these."""
+        return insert(self, new) if self.rows.roll_in is None else insert_episodes(self, new)
+
 
 def empty_buffers(
-    horizon: int, capacity: int, observation_shape: tuple[int, ...], roll_in: bool = False
+    horizon: int, capacity: int, observation_shape: tuple[int, ...], whole: bool = False
 ) -> Buffers:
-    """Buffers without a valid row, for the rows of deviations or for those of the roll-in too."""
+    """Buffers without a valid row, for the rows of deviations or for those of whole episodes."""
     shape = horizon, capacity
     observation, no = jnp.zeros((*shape, *observation_shape)), jnp.zeros(shape, bool)
     rows = Transitions(observation, jnp.zeros(shape, jnp.int32), jnp.zeros(shape), observation, no, no)
-    rows = replace(rows, roll_in=no) if roll_in else rows
+    if whole:
+        rows = replace(rows, roll_in=no)
     return Buffers(rows, jnp.zeros(horizon, jnp.int32))
 
 
@@ -88,3 +97,29 @@ def insert(buffers: Buffers, new: Transitions) -> Buffers:
 
     rows, inserted = jax.vmap(one_level)(buffers.rows, buffers.inserted, new)
     return Buffers(rows, inserted)
+
+
+def insert_episodes(buffers: Buffers, new: Transitions) -> Buffers:
+    """`insert` for whole episodes [H, m, ...], all of them valid: each observation is copied once."""
+    old, (horizon, capacity) = buffers.rows, buffers.rows.action.shape
+    seen = aligned((horizon + 1, *old.observation.shape[1:]))
+    seen[:-1], seen[-1] = old.observation, old.next_observation[-1]
+    kept = min(new.action.shape[1], capacity)
+    slot = (int(buffers.inserted[0]) + np.arange(new.action.shape[1])[-kept:]) % capacity
+    seen[:-1, slot], seen[-1, slot] = new.observation[:, -kept:], new.next_observation[-1, -kept:]
+    others = insert(replace(buffers, rows=_without_observations(old)), _without_observations(new))
+    before, after = (jax.device_put(view, may_alias=True) for view in (seen[:-1], seen[1:]))
+    return replace(others, rows=replace(others.rows, observation=before, next_observation=after))
+
+
+def aligned(shape: tuple[int, ...]) -> Float[np.ndarray, "..."]:
+    """An array whose memory JAX uses as it is, without a copy: it begins at a multiple of 64 bytes."""
+    size = 4 * prod(shape)
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float32).reshape(shape)
+
+
+def _without_observations(rows: Transitions) -> Transitions:
+    nothing = jnp.zeros((*rows.action.shape, 0))
+    return eqx.tree_at(lambda rows: (rows.observation, rows.next_observation), rows, (nothing, nothing))

@@ -17,11 +17,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.paper.buffers import Transitions
 from briee.compute import quick_jit
-from briee.numerics.linalg import orthonormal_rows, scaled_normal
+from briee.numerics.linalg import at_level, orthonormal_rows, scaled_normal
 
 
 class Standard(eqx.Module):
@@ -52,6 +53,10 @@ class Decoder(eqx.Module):
         """Soft latent state of one observation."""
         return jax.nn.softmax(self.logits(observation) / jax.lax.stop_gradient(self.temperature))
 
+    def at(self, level: int, observations: Float[ArrayLike, "n ..."]) -> Float[Array, "n K"]:
+        """Soft latent states of observations at one level of stacked decoders."""
+        return _decode(self, jnp.int32(level), observations)
+
 
 class Encoded(eqx.Module):
     """The decoder of rows that hold psi(s) in place of s, see `encode`."""
@@ -64,12 +69,21 @@ class Encoded(eqx.Module):
 def encode(decoder: eqx.Module, rows: Transitions) -> Transitions:
     """The rows [H, n] with psi_h(s) and psi_{h+1}(s') in place of s and s'; zeros after the last level."""
 
-    def features(levels: tuple[Any, Any]) -> Float[Array, "levels n K"]:
-        return jax.lax.map(lambda level: jax.vmap(level[0])(level[1]), levels)
+    def features(h: Int[Array, ""], s: Float[Array, "n ..."]) -> Float[Array, "n K"]:
+        return jax.vmap(at_level(decoder, h))(s)
 
-    psi = features((decoder, rows.observation))
-    later = features((jax.tree.map(lambda leaf: leaf[1:], decoder), rows.next_observation[:-1]))
+    levels = jnp.arange(len(rows.action))
+    psi = jax.lax.map(lambda h: features(h, rows.observation[h]), levels)
+    later = psi[1:]  # of whole episodes, whose next observation is the observation of the next level
+    if rows.roll_in is None:
+        later = jax.lax.map(lambda h: features(h, rows.next_observation[h - 1]), levels[1:])
     return replace(rows, observation=psi, next_observation=jnp.concatenate([later, jnp.zeros_like(psi[:1])]))
+
+
+@quick_jit
+def _decode(decoder: Decoder, level: Int[Array, ""], observations: Float[ArrayLike, "n ..."]):
+    """The level is an array, so that one compilation serves all of them."""
+    return jax.vmap(at_level(decoder, level))(observations)
 
 
 def standard_of(observations: Float[Array, "n ..."], valid: Bool[Array, " n"]) -> Standard:

@@ -171,10 +171,10 @@ def with_levels(
     network, bias = decoders.network, decoders.bias
     assert isinstance(network, Linear)
     assert bias is not None
-    A, b, gap = np.array(network.A), np.array(bias), np.array(gaps)
+    A, b, gap, tau = np.array(network.A), np.array(bias), np.array(gaps), np.asarray(decoders.temperature)
     rounds = np.zeros(len(gap), np.int32)
     for h, played in zip(levels, results, strict=True):
-        units = played.units * float(decoders.temperature[h])
+        units = played.units * float(tau[h])
         A[h], b[h], gap[h], rounds[h] = units[:, :-1], units[:, -1], played.gap, played.rounds
     network = eqx.tree_at(lambda network: network.A, network, jnp.asarray(A))
     return replace(decoders, network=network, bias=jnp.asarray(b)), jnp.asarray(gap), jnp.asarray(rounds)

@@ -62,10 +62,13 @@ def central_scatter(
         raw = (centred * weight[:, None]).T @ centred / weight.sum()
         whiten = shrunk_whitening(raw, min(weight.sum(), n))
         distance = ((centred @ whiten.T) ** 2).sum(1)
+        before = weight
         if step < soft_steps or CENTRAL * n < ENOUGH * D:
             weight = (FREEDOM + D) / (FREEDOM + distance)
         else:
             weight = (distance <= np.quantile(distance, CENTRAL)).astype(float)
+        if (weight == before).all():  # a fixed point: further steps change nothing
+            break
     return White(mean, whiten / np.sqrt(max(np.median(distance) / D, FLOOR)))
 
 
@@ -200,8 +203,12 @@ def k_means(
     centres = x[[np.argmin(((x - x.mean(0)) ** 2).sum(1))]]
     for _ in range(count - 1):
         centres = np.vstack([centres, x[np.argmax(distances(x, centres).min(1))]])
+    before = None
     for _ in range(LLOYD_STEPS):
         near = distances(x, centres).argmin(1)
+        if before is not None and (near == before).all():
+            return centres, near
+        before = near
         one_hot = near[:, None] == np.arange(count)
         size = one_hot.sum(0)[:, None]
         centres = np.where(size > 0, one_hot.T.astype(x.dtype) @ x / np.maximum(size, 1), centres)
