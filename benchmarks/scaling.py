@@ -1,8 +1,10 @@
 """Cost of one update of Algorithm 1 against the horizon, and memory at H = 100 with full buffers; or of an
-update of several algorithms against horizon, dimension and number of latent states.
+update of several algorithms against horizon, dimension and number of latent states; or time and memory of the
+preset `practical` against the horizon.
 
     python benchmarks/scaling.py results/core/scaling.csv
     python benchmarks/scaling.py results/core/updates.csv --updates
+    python benchmarks/scaling.py results/core/practical.csv --practical
 
 CPU seconds of a second update (nothing is compiled), every level playing the same number of rounds; the
 last row fills the buffers of H = 100 with 10,000 transitions per level. Each horizon runs in its own process.
@@ -15,6 +17,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 COLUMNS = (
     "horizon",
@@ -69,15 +73,12 @@ ALGORITHMS = {"general": tuple(WORLDS), "efficient": tuple(WORLDS), "briee": ("h
 UPDATES, SKIPPED = 15, 5
 
 
-def measure_updates(algo: str, world: str) -> list[str]:
-    """One row of the table of updates: the mean of ten, evaluations included, compilation not."""
-    import numpy as np
-
+def learned(algo: str, env: str, horizon: int, arguments: dict, **told) -> tuple[Any, float]:
+    """An agent after a few updates, and the CPU seconds of one: the mean of ten, evaluations included,
+    compilation not."""
     from briee import Agent
     from briee.rollout.samplers import adapt
 
-    env, horizon, arguments, latents = WORLDS[world]
-    told = {} if algo == "general" else {"num_latents": latents}
     agent = Agent(adapt(env, horizon, arguments), algo=algo, seed=1, **told)
     times: list[float] = []
     agent.learn(
@@ -86,10 +87,37 @@ def measure_updates(algo: str, world: str) -> list[str]:
         progress=False,
         callbacks=lambda row: times.append(time.process_time()),
     )
+    return agent, (times[-1] - times[SKIPPED - 1]) / (UPDATES - SKIPPED)
+
+
+def measure_updates(algo: str, world: str) -> list[str]:
+    """One row of the table of updates."""
+    env, horizon, arguments, latents = WORLDS[world]
+    told = {} if algo == "general" else {"num_latents": latents}
+    agent, seconds = learned(algo, env, horizon, arguments, **told)
     shape = agent.algorithm.sampler.observation_shape
-    seconds = (times[-1] - times[SKIPPED - 1]) / (UPDATES - SKIPPED)
-    sizes = (horizon, int(np.prod(shape)), latents, agent.episodes // UPDATES)
+    sizes = (horizon, prod(shape), latents, agent.episodes // UPDATES)
     return [f"{algo}-{world}", *map(str, sizes), f"{seconds:.3f}"]
+
+
+def measure_practical(horizon: int) -> list[str]:
+    """One row of the table of the preset `practical`: its buffers have their size from the beginning, and the
+    first updates learn most levels."""
+    _, seconds = learned("briee", "lock", horizon, {})
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return [f"h{horizon}", f"{seconds:.3f}", f"{seconds / horizon:.4f}", f"{peak:.2f}"]
+
+
+def write_practical(path: str) -> None:
+    """Measure the preset `practical` at every horizon, and write the table."""
+    with open(path, "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(("setting", "cpu_seconds", "cpu_seconds_per_level", "peak_gigabytes"))
+        for horizon in (6, 12, 25, 50, 100):
+            command = [sys.executable, __file__, "--practical-one", str(horizon)]
+            row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            table.writerow(row)
+            print(*row, flush=True)
 
 
 def write_updates(path: str) -> None:
@@ -123,6 +151,10 @@ if __name__ == "__main__":
         print(*measure(int(sys.argv[2]), int(sys.argv[3])))
     elif sys.argv[1:2] == ["--update"]:
         print(*measure_updates(*sys.argv[2:]))
+    elif sys.argv[1:2] == ["--practical-one"]:
+        print(*measure_practical(int(sys.argv[2])))
+    elif sys.argv[2:] == ["--practical"]:
+        write_practical(sys.argv[1])
     elif sys.argv[2:] == ["--updates"]:
         write_updates(sys.argv[1])
     else:
