@@ -173,12 +173,15 @@ def test_the_size_of_a_chunk_depends_on_the_number_of_episodes_alone(monkeypatch
 UPDATES = 2
 
 
-def new_agent() -> Agent:
-    env = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3, instance_seed=2)
-    return Agent(env, algo="efficient", config=EfficientConfig(strata=StrataConfig(rows=64, fit_rows=48)))
+SMALL = EfficientConfig(strata=StrataConfig(rows=64, fit_rows=48))
 
 
-def test_load_evaluate_learn_equals_learn(tmp_path):
+@pytest.mark.parametrize("config", [None, pytest.param(SMALL, marks=pytest.mark.slow)])
+def test_load_evaluate_learn_equals_learn(config, tmp_path):
+    def new_agent() -> Agent:
+        env = gym.make("briee/CombinationLock-v0", horizon=2, num_actions=3, instance_seed=2)
+        return Agent(env, config=config)
+
     at_once = new_agent().learn(iterations=2 * UPDATES, **QUIET)
     new_agent().learn(iterations=UPDATES, **QUIET).save(tmp_path / "half.briee")
     loaded = load(tmp_path / "half.briee")

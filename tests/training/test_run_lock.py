@@ -172,22 +172,23 @@ def test_without_permission_to_open_folders_files_are_still_replaced(tmp_path, m
 ITERATIONS = 40
 EPISODES = 10  # of an iteration
 TRAIN = {
-    "paper": "--horizon 2 --collect.episodes-per-level 5 --collect.buffer-size 100 --replearn.rounds 2"
-    " --replearn.feature-steps 2 --replearn.discriminator-steps 2 --replearn.hidden-sizes 4",
-    "efficient": "--horizon 3 --explore.episodes 10 --explore.rounds 2 --strata.rows 64"
+    "general": "--horizon 3 --explore.episodes 10 --explore.rounds 2",
+    "paper": "--preset paper --horizon 2 --collect.episodes-per-level 5 --collect.buffer-size 100 --replearn.rounds"
+    " 2 --replearn.feature-steps 2 --replearn.discriminator-steps 2 --replearn.hidden-sizes 4",
+    "efficient": "--algo efficient --horizon 3 --explore.episodes 10 --explore.rounds 2 --strata.rows 64"
     " --strata.fit-rows 48 --fit.evaluations 3",
 }
 
 
-def command(preset: str, run_dir: Path, iterations: int) -> list[str]:
-    common = f"-m briee train lock --preset {preset} --seed 5 --env.num_actions 2 --evaluation.streak 1000"
+def command(learner: str, run_dir: Path, iterations: int) -> list[str]:
+    common = "-m briee train lock --seed 5 --env.num_actions 2 --evaluation.streak 1000"
     budget = f"--episodes {EPISODES * iterations} --run-dir {shlex.quote(str(run_dir))} --resume"
-    return [sys.executable, *shlex.split(f"{common} {budget} {TRAIN[preset]}")]
+    return [sys.executable, *shlex.split(f"{common} {budget} {TRAIN[learner]}")]
 
 
-def finish(preset: str, run_dir: Path, iterations: int) -> None:
+def finish(learner: str, run_dir: Path, iterations: int) -> None:
     """Start or continue the run and wait for its end."""
-    subprocess.run(command(preset, run_dir, iterations), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command(learner, run_dir, iterations), check=True, stdout=subprocess.DEVNULL)
 
 
 def rows(run_dir: Path) -> list[dict[str, str]]:
@@ -196,10 +197,10 @@ def rows(run_dir: Path) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in table]
 
 
-def kill_at(preset: str, run_dir: Path, iterations: int, rng: random.Random) -> bool:
+def kill_at(learner: str, run_dir: Path, iterations: int, rng: random.Random) -> bool:
     """Start or continue the run and kill it at a random moment; returns whether it was still working."""
     process = subprocess.Popen(
-        command(preset, run_dir, iterations), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command(learner, run_dir, iterations), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert process.stdout is not None
     began = len(rows(run_dir))
@@ -215,41 +216,42 @@ def kill_at(preset: str, run_dir: Path, iterations: int, rng: random.Random) -> 
     return working
 
 
-def killed_and_resumed(root: Path, preset: str, kills: int, iterations: int) -> tuple[int, int]:
+def killed_and_resumed(root: Path, learner: str, kills: int, iterations: int) -> tuple[int, int]:
     """Kill a working run this many times; returns the number of starts, and the number of kills after which
     the rows equal those of an undisturbed run.
 
     Every kill is followed by a start that continues the run until the next kill; the last one finishes it.
     """
-    finish(preset, root / "straight", iterations)
+    finish(learner, root / "straight", iterations)
     straight, rng, starts, hits, agreeing = rows(root / "straight"), random.Random(1), 0, 0, 0
     victim = root / "victim"
     while hits < kills:
         starts += 1
         if len(rows(victim)) >= iterations - 5:  # nearly done: the next victim
-            finish(preset, victim, iterations)
+            finish(learner, victim, iterations)
             assert rows(victim) == straight
             victim = root / f"victim{starts}"
-        if kill_at(preset, victim, iterations, rng):
+        if kill_at(learner, victim, iterations, rng):
             hits += 1
             found = rows(victim)
             agreeing += found == straight[: len(found)]
-    finish(preset, victim, iterations)
+    finish(learner, victim, iterations)
     assert rows(victim) == straight
     assert len(straight) == iterations
     return starts, agreeing
 
 
 @pytest.mark.parametrize(
-    ("preset", "kills", "iterations"),
+    ("learner", "kills", "iterations"),
     [
-        ("efficient", 1, 8),
+        ("general", 1, 8),
+        pytest.param("general", 50, ITERATIONS, marks=pytest.mark.slow),
         pytest.param("efficient", 50, ITERATIONS, marks=pytest.mark.slow),
         pytest.param("paper", 50, ITERATIONS, marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_learner_continues_to_the_same_rows(tmp_path, preset, kills, iterations):
-    starts, agreeing = killed_and_resumed(tmp_path, preset, kills, iterations)
+def test_a_killed_learner_continues_to_the_same_rows(tmp_path, learner, kills, iterations):
+    starts, agreeing = killed_and_resumed(tmp_path, learner, kills, iterations)
     assert agreeing == kills
     assert starts <= 2 * kills
 

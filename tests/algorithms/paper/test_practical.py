@@ -255,6 +255,7 @@ def test_practical_solves_a_random_low_rank_mdp(temperature):
     assert returns.mean() > 0.95 * env.optimal_return
 
 
+@pytest.mark.slow
 def test_the_contract_holds():
     env, reads = CombinationLock(horizon=2, instance_seed=1), FieldReads()
     config = reads.watch(BrieeConfig.practical(2))
