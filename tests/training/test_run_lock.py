@@ -173,8 +173,9 @@ ITERATIONS = 40
 EPISODES = 10  # of an iteration
 TRAIN = {
     "general": "--horizon 3 --explore.episodes 10 --explore.rounds 2",
-    "paper": "--preset paper --horizon 2 --collect.episodes-per-level 5 --collect.buffer-size 100 --replearn.rounds"
-    " 2 --replearn.feature-steps 2 --replearn.discriminator-steps 2 --replearn.hidden-sizes 4",
+    "paper": "--preset paper --horizon 2 --collect.episodes-per-level 5 --collect.buffer-size 100"
+    " --replearn.rounds 2 --replearn.feature-steps 2 --replearn.discriminator-steps 2"
+    " --replearn.hidden-sizes 4",
     "efficient": "--algo efficient --horizon 3 --explore.episodes 10 --explore.rounds 2 --strata.rows 64"
     " --strata.fit-rows 48 --fit.evaluations 3",
 }
