@@ -227,6 +227,7 @@ def protocol_worlds() -> str:
     names = {
         "lock, H = 12, distractors = 20": "sparse lock, H = 12, 20 distractors",
         "lock, H = 12, exogenous = 17": "sparse lock, H = 12, 17 slow exogenous coordinates",
+        "lock, H = 8, emission = network, num_actions = 5": "nonlinear network, H = 8, A = 5, within 3 %",
         "lock, H = 30": "sparse lock, H = 30",
         "lock-simplex, H = 30, temperature = 0.5": "simplex lock, H = 30, temperature 0.5, within 3 %",
         "lock-simplex, H = 30, temperature = 1.0": "simplex lock, H = 30, temperature 1, within 3 %",
