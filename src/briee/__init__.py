@@ -20,7 +20,7 @@ register()
 if TYPE_CHECKING:
     from briee import doctor as doctor
     from briee.agent.agent import BRIEE, Agent, NotLearnedError
-    from briee.agent.loading import load
+    from briee.agent.files import load
     from briee.algorithms.paper.config import BrieeConfig
     from briee.algorithms.registry import preset
     from briee.errors import RunError
@@ -53,7 +53,7 @@ __getattr__, _ = lazy_names(
     {
         "BRIEE": "briee.agent.agent",
         "Agent": "briee.agent.agent",
-        "load": "briee.agent.loading",
+        "load": "briee.agent.files",
         "Evaluation": "briee.rollout.samplers",
         "NotLearnedError": "briee.agent.agent",
         "BrieeConfig": "briee.algorithms.paper.config",

@@ -15,7 +15,7 @@ import pytest
 
 from briee.agent.agent import BRIEE, Agent, NotLearnedError
 from briee.agent.arguments import chosen
-from briee.agent.loading import load
+from briee.agent.files import load
 from briee.agent.prediction import encode
 from briee.algorithms.registry import ALGORITHMS, default_preset, preset
 from briee.envs.adapters.rich import RichObservation

@@ -8,7 +8,7 @@ import pytest
 
 import briee
 from briee.agent.agent import BRIEE, Agent
-from briee.agent.loading import load
+from briee.agent.files import load
 from briee.configuration import EvaluationConfig
 from countdown import Countdown
 from small_runs import QUIET, H, make_env, tiny

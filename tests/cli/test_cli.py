@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from briee.agent.loading import load
+from briee.agent.files import load
 from briee.algorithms import registry as algorithms
 from briee.cli.main import main
 from briee.diagnose import speed as bench

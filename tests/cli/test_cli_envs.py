@@ -11,7 +11,7 @@ import equinox as eqx
 import gymnasium as gym
 import pytest
 
-from briee.agent.loading import load
+from briee.agent.files import load
 from briee.cli.main import main
 from briee.cli.train import TrainArgs, parse_train
 from briee.envs.adapters.rich import RichObservation

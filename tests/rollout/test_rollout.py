@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare, ks_2samp
 
 from briee.agent.agent import Agent
-from briee.agent.loading import load
+from briee.agent.files import load
 from briee.algorithms.efficient.config import EfficientConfig, StrataConfig
 from briee.algorithms.paper.collection import all_rows, collect_deviations, deviation_steps
 from briee.envs.adapters.episodic import EnvironmentStepError, EpisodicVector

@@ -285,15 +285,15 @@ class Agent:
     def plot(self, what: str = "return") -> Any:
         """A matplotlib figure of what was learned: the `return` over the episodes, the `map` of the latent
         states, or another figure of the report."""
-        from briee.agent import outcome
+        from briee.agent import files
 
-        return outcome.plot(self, what)
+        return files.plot(self, what)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write one self-contained HTML file about what was learned, as `briee report` does."""
-        from briee.agent import outcome
+        from briee.agent import files
 
-        return outcome.report(self, check_path(path))
+        return files.report(self, check_path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the whole agent to one file, from which it can go on learning; `briee.load` reads it."""
@@ -316,7 +316,7 @@ class Agent:
     @staticmethod
     def load(path: str | Path, env: Any = None, decoder: Any = None) -> "Agent":
         """A saved agent: the same as `briee.load`."""
-        from briee.agent.loading import load
+        from briee.agent.files import load
 
         return load(path, env, decoder)
 

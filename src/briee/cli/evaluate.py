@@ -45,7 +45,7 @@ class PlayArgs:
 def load_agent(run_dir: Path, env: str | None = None) -> "Agent":
     """The agent of a run, or a saved one; whatever prevents it is a `UsageError`."""
     prepare_process()
-    from briee.agent.loading import load, load_run, stored_horizon
+    from briee.agent.files import load, load_run, stored_horizon
     from briee.rollout.samplers import adapt
 
     with sentences():

@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
     folders = [path for path in args.directories if path not in files]
     found = read_runs(folders) if folders else Found([], [])
     if files:
-        from briee.agent.outcome import contents
+        from briee.agent.files import contents
 
         with sentences():
             saved = [dataclasses.replace(contents(load_agent(file, args.env)), path=file) for file in files]

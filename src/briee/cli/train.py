@@ -168,8 +168,7 @@ def _from_agent(argv: Sequence[str]) -> Sequence[str]:
     if file is None:
         return argv
     prepare_process()
-    from briee.agent.loading import load, stored_horizon
-    from briee.agent.outcome import write_run
+    from briee.agent.files import load, stored_horizon, write_run
     from briee.rollout.samplers import adapt
 
     rest, arguments = split_options(argv, "--env.")

@@ -1,16 +1,24 @@
-"""A trained agent, from its file or from a run directory."""
+"""An agent and files: loaded from its own or a run directory; exported as figure, page, run directory."""
 
+import dataclasses
+import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from briee.agent.agent import BRIEE, Agent
+import numpy as np
+
+from briee.agent.agent import BRIEE, Agent, NotLearnedError
 from briee.agent.arguments import check_path
-from briee.envs.registry import registered
+from briee.envs.registry import instance_argument, registered
+from briee.errors import RunError, suggestion
 from briee.rollout.samplers import adapt
 from briee.training.checkpoint import CheckpointError, Folder, read_extra
-from briee.training.directory import read_metrics
-from briee.training.session import load_moment
+from briee.training.directory import MetricsFile, make_manifest, os_errors, read_metrics, write_json
+from briee.training.session import claimed, load_moment
 from briee.training.spec import RunSpec, load_spec
+
+if TYPE_CHECKING:
+    from briee.report.contents import RunContents
 
 
 def load(path: str | Path, env: Any = None, decoder: Any = None) -> Agent:
@@ -73,3 +81,60 @@ def _rebuild(about: dict[str, Any], env: Any, decoder: Any) -> Agent:
     kind = BRIEE if spec.algorithm in ("briee", "efficient") else Agent
     settings = {"algo": spec.algorithm, "config": spec.config, "seed": spec.seed, "decoder": decoder}
     return kind(adapted, spec.preset, **settings)
+
+
+def contents(agent: Agent) -> "RunContents":
+    """The agent as the report knows a run."""
+    from briee.report.contents import RunContents, examined
+
+    if not agent.history:
+        raise NotLearnedError("call learn(...) first: this agent has not learned anything yet")
+    columns = {name: np.array([row[name] for row in agent.history], float) for name in agent.history[0]}
+    config = agent.spec.to_json() | {"episodes": agent.episodes}
+    run = RunContents(Path(), config, make_manifest("briee.Agent"), agent.summary(), columns)
+    return examined(run, agent.algorithm, agent.state, agent.spec)
+
+
+def plot(agent: Agent, what: str) -> Any:
+    """A matplotlib figure; `ValueError` with the names of all figures if `what` is none of them."""
+    from briee.report.figures import run_figures, shared_figures
+    from briee.report.static import draw
+
+    run = contents(agent)
+    figures = {figure.key: figure for figure in (*shared_figures([run]), *run_figures(run))}
+    if what not in figures:
+        raise ValueError(f"there is no figure {what!r}{suggestion(str(what), figures)}")
+    return draw(figures[what])
+
+
+def report(agent: Agent, path: str | Path) -> Path:
+    """Write the page of `briee report`."""
+    from briee.report.contents import Found
+    from briee.report.html import write_page
+
+    if Path(path).is_dir():
+        raise RunError(f"a report is a file, but {path} is a directory")
+    return write_page(Found([contents(agent)], []), Path(path), None)
+
+
+def write_run(agent: Agent, run_dir: Path, env: str, arguments: dict[str, Any], episodes: int) -> None:
+    """Write the agent as a new run directory, of the environment `env` with `arguments` and this budget."""
+    spec, entry = agent.spec, registered(env)
+    if entry is not None and not arguments:
+        if registered(spec.env) is not entry:
+            raise RunError(f"the agent learned on {spec.env}, not on {env}")
+        arguments = {name: value for name, value in spec.env_arguments.items() if name != "horizon"}
+    name = instance_argument(env)
+    if name and entry:
+        own = inspect.signature(entry.constructor).parameters[name].default
+        arguments = {name: entry.defaults.get(name, own), **arguments}
+    spec = dataclasses.replace(spec, env=env, env_arguments=arguments, episodes=episodes)
+    now = agent.now
+    with claimed(run_dir, spec, resume=False, overwrite=False), os_errors(run_dir):
+        metrics = MetricsFile(run_dir / "metrics.csv")
+        for row in agent.history:
+            metrics.append(row)
+        checkpoints = Folder(run_dir / "checkpoint")
+        checkpoints.save(agent.iterations, now.state, dataclasses.asdict(now.progress))
+        write_json(run_dir / "summary.json", agent.summary())
+        write_json(run_dir / "manifest.json", make_manifest("briee.Agent"))
