@@ -279,6 +279,16 @@ def test_the_game_learns_from_random_features_with_160_good_rows(distractors):
     assert np.mean([from_random(env, 160, seed) for seed in range(3)]) > 0.95
 
 
+def test_there_may_be_more_units_than_actions():
+    env, rng, many = lock(12), np.random.default_rng(0), A + 3
+    sample, _ = one_level(env, 400, 200, 100)
+    D = sample.s.shape[1]
+    first = from_white(random_units(rng, many, D), purest_scatter(sample.s, None))
+    found = learn(sample, np.zeros((many, D + 1)), None, rng, CONFIG, A, first).units
+    assert found.shape == (many, D + 1)
+    assert np.isfinite(found).all()
+
+
 def test_the_game_is_needed_where_distractors_hide_frequent_states():
     env = lock(12, 20)
     alone = np.mean([from_clusters(env, 500, seed, rounds=0) for seed in range(3)])

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.discriminator_class import LARGEST, orthonormal_basis, top_directions
-from briee.algorithms.paper.starts import Units, labels, prototypes, psi
+from briee.algorithms.paper.starts import LEAST_BIAS, Units, labels, prototypes, psi
 from briee.compute import quick_jit
 from briee.numerics.linalg import minimise, ridge
 
@@ -186,7 +186,10 @@ class Game:
         )
         old[size.argmin()] = fresh[0]
         far = np.full(K, np.inf)
-        placed = [prototypes(centres, far, z.shape[1], SHARP) for centres in (fresh, old)]
+        placed = [prototypes(centres, far[: len(centres)], z.shape[1], SHARP) for centres in (fresh, old)]
+        unused = np.zeros((K - len(fresh), z.shape[1] + 1))  # there are fewer actions than units
+        unused[:, -1] = LEAST_BIAS
+        placed[0] = np.concatenate([placed[0], unused])
         return [np.column_stack([u[:, :-1] @ basis.T, u[:, -1]]) for u in placed]
 
     def padded(self, array: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "rows ..."]:
