@@ -8,32 +8,35 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from briee.algorithms.general.candidates import Regression, Rows, Rules, fit_level, screen
+from briee.algorithms.general.candidates import Regression, Rows, Rules, fit_level, regressions, screen
 from briee.algorithms.general.config import CANDIDATES, FitConfig
 from briee.algorithms.general.contexts import Contexts, shares
 from briee.algorithms.general.decoders import (
     KERNEL,
+    WORSE,
     labels,
     no_decoders,
+    predictions,
     put_in,
     put_regression,
     state_policy,
 )
 from briee.algorithms.general.fresh_test import MOST_LOSS, gains
-from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, TEACHERS, TEAM, ask
+from briee.algorithms.general.kernel_bank import COORDINATES, HALF, LINEAR, PATCHES, TEACHERS, TEAM, ask
 from briee.algorithms.general.kernels import (
     PRODUCTS,
     QUADRATIC,
     RBF,
+    SMALL,
     kernel,
-    on_more_rows,
     probabilities,
+    reduced,
     smoother,
 )
-from briee.algorithms.general.label_search import Search
+from briee.algorithms.general.label_search import Search, on_more_rows
 from briee.algorithms.general.patches import coordinates, draw_patches, has_patches
+from briee.algorithms.general.planning import UNTRIED
 from briee.algorithms.general.shared import fit_shared, hopeless, transfers
-from briee.algorithms.general.shared import on_more_rows as on_further_rows
 
 ACTIONS = 3
 
@@ -121,10 +124,22 @@ def test_a_regression_on_more_rows_minimises_its_objective():
     rng = np.random.default_rng(3)
     z, support, q = rng.normal(size=(60, 3)), rng.normal(size=(9, 3)), rng.dirichlet(np.ones(2), 60)
     K, own = kernel(RBF, 3.0, z, support), kernel(RBF, 3.0, support, support)
-    offset, weight = on_more_rows(K, own, q, 0.1)
+    offset, weight = reduced(K, own, 0.1).weights(q)
     error = q - offset - K @ weight
     np.testing.assert_allclose(error.mean(0), 0.0, atol=1e-6)
-    np.testing.assert_allclose(K.T @ error, 0.1 * own @ weight, atol=1e-3)
+    np.testing.assert_allclose(K.T @ error, 0.1 * own @ weight + SMALL * weight, atol=1e-9)
+
+
+def test_a_regression_on_more_rows_survives_a_kernel_of_low_precision():
+    rng = np.random.default_rng(4)
+    x, state = rings(3000, rng)
+    noise = 0.5 * rng.normal(size=(3000, 8))
+    z = np.concatenate([x, noise], 1).astype(np.float32)
+    K = kernel(PRODUCTS, 10.0, z, z[:500]).astype(np.float32)
+    offset, weight = reduced(K[:2000], K[:500], 0.03).weights(np.eye(2)[state[:2000]])
+    predicted = offset + K[2000:] @ weight.astype(np.float32)
+    assert (predicted.argmax(1) == state[2000:]).mean() > 0.99
+    assert np.abs(weight).max() < 50
 
 
 def centred_ridge(K: np.ndarray, q: np.ndarray, i: int, others: np.ndarray, lam: float) -> np.ndarray:
@@ -217,7 +232,7 @@ def test_contexts_correct_the_labels_of_further_rows():
     decoders = no_decoders(1, (2,), 8, 60)
     found = fit_shared(rows._replace(level=level), 1, decoders, RULES, rng)
     assert found is not None
-    regression = on_further_rows(found, decoders, more._replace(level=np.zeros(600, int)), ACTIONS)
+    regression = on_more_rows(found.regression, decoders, more.observation, contexts_of(more))
     put_regression(decoders, 0, **regression)
     assert agreement(found.label, state) > 0.9
     assert agreement(labels(decoders, 0, more.observation), truth) > 0.98
@@ -322,9 +337,34 @@ def test_a_fit_of_rings_is_a_regression_and_the_compiled_policy_has_its_labels()
 
 
 def check_compiled(decoders, level: int, x: np.ndarray) -> None:
-    policy = state_policy(decoders, 8, np.zeros((len(decoders.kind), 9, ACTIONS)), 1.0, False)
-    compiled = jax.vmap(policy.label, (None, 0))(jnp.int32(level), jnp.asarray(x))
-    np.testing.assert_array_equal(compiled, labels(decoders, level, x))
+    """The policy has these labels; it explores with their values and seeks reward with the mean of them."""
+    value = np.random.default_rng(1).normal(size=(len(decoders.kind), 9, ACTIONS)).astype(np.float32)
+    value[level, 2, 0] = UNTRIED
+    label, p = labels(decoders, level, x), probabilities(predictions(decoders, level, x))
+    known = value[level, 1 : 1 + p.shape[1]].copy()
+    known[1, 0] = known[1, 1:].min() - WORSE
+    for greedy, expected in ((False, value[level, label]), (True, p @ known)):
+        policy = state_policy(decoders, 8, value, 1.0, greedy)
+        compiled = jax.vmap(policy.label, (None, 0))(jnp.int32(level), jnp.asarray(x))
+        np.testing.assert_array_equal(compiled, label)
+        values = jax.vmap(policy.values, (None, 0))(jnp.int32(level), jnp.asarray(x))
+        np.testing.assert_allclose(values, expected, rtol=1e-4, atol=2e-3)
+
+
+def test_a_state_where_no_action_helps_has_no_say_in_what_is_done():
+    x, state = rings(300, np.random.default_rng(6))
+    third = np.where(np.arange(300) % 2 == 0, 2, state)  # a third label, seen as often near every point
+    decoders: Any = no_decoders(1, (2,), 8, 300)
+    one = Regression(
+        1, x, PRODUCTS, 2.0, 0.03, {"embedding": LINEAR, "mean": np.zeros(2), "transform": np.eye(2)}
+    )
+    put_regression(decoders, 0, **one.arrays(np.eye(3)[third]))
+    value = np.zeros((1, 9, ACTIONS), np.float32)
+    value[0, 1, 0] = value[0, 2, 1] = 1.0  # action k is right in state k, none in the third
+    fresh, truth = rings(200, np.random.default_rng(7))
+    assert (labels(decoders, 0, fresh) == 3).mean() > 0.02
+    acts = jax.vmap(state_policy(decoders, 8, value, 1.0, True), (None, 0, None))
+    assert (acts(jnp.int32(0), jnp.asarray(fresh), jax.random.key(0)) == truth).mean() > 0.99
 
 
 def test_patches_see_a_shape_wherever_it_is():
@@ -349,6 +389,13 @@ def test_patches_see_a_shape_wherever_it_is():
     put_regression(decoders, 0, **seen.arrays(np.eye(2)[state]))
     fresh, truth = images(100)
     assert agreement(labels(decoders, 0, fresh), truth) > 0.95
+    check_compiled(decoders, 0, fresh)
+    [both, *_] = regressions(x, decoders, RULES._replace(candidates=("both",)))
+    assert both.z.shape == (150, COORDINATES)
+    np.testing.assert_array_equal(both.z[:, HALF:], z[:, HALF:].astype(np.float32))
+    np.testing.assert_allclose(both.z[:, :HALF].mean(0), 0, atol=1e-4)
+    put_regression(decoders, 0, **both.arrays(np.eye(2)[state]))
+    assert agreement(labels(decoders, 0, fresh), truth) > 0.9
     check_compiled(decoders, 0, fresh)
 
 

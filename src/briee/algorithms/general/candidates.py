@@ -16,7 +16,16 @@ from briee.algorithms.general.clouds import Clouds, find_clouds
 from briee.algorithms.general.contexts import Contexts, Groups, groups
 from briee.algorithms.general.decoders import COORDINATES as CLOUD_COORDINATES
 from briee.algorithms.general.decoders import Decoders
-from briee.algorithms.general.kernel_bank import COORDINATES, LINEAR, PATCHES, TEACHERS, ask
+from briee.algorithms.general.kernel_bank import (
+    BOTH,
+    COORDINATES,
+    HALF,
+    LINEAR,
+    PATCHES,
+    TEACHERS,
+    ask,
+    side_by_side,
+)
 from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, Smoother, kernel, smoother
 from briee.algorithms.general.label_search import Labels, Search
 from briee.algorithms.general.patches import by_patches_alone, coordinates
@@ -45,6 +54,10 @@ class Rows(NamedTuple):
     level: Int[np.ndarray, " n"] | None = None
     """The level of each row, if they are of several."""
 
+    def some(self, chosen: Int[np.ndarray, " m"]) -> "Rows":
+        """These of the rows."""
+        return Rows(*(None if column is None else column[chosen] for column in self))  # type: ignore[arg-type]
+
 
 class Regression(NamedTuple):
     """A candidate: coordinates of the rows, which `values` describe, and a kernel with its penalty."""
@@ -64,8 +77,9 @@ class Regression(NamedTuple):
     def arrays(self, q: Float[np.ndarray, "n K"]) -> dict[str, Any]:
         """The regression of the labels q, as the arrays of a bank."""
         offset, weight = self.smoother().weights(q)
-        arrays = {"kind": self.kind, "scale": self.scale, "support": self.z, "rows": len(q)}
-        return self.values | arrays | {"offset": offset, "weight": weight, "states": q.shape[1]}
+        arrays = {"kind": self.kind, "scale": self.scale, "penalty": self.penalty, "support": self.z}
+        arrays |= {"rows": len(q), "states": q.shape[1], "offset": offset, "weight": weight}
+        return self.values | arrays
 
 
 class Found(NamedTuple):
@@ -97,20 +111,22 @@ class Rules(NamedTuple):
     trusted: bool
     """Clouds proved right at other levels: they are accepted without a race."""
     last_resort: bool
-    """Nothing is left to discover: a single trusted cloud has to win a race."""
+    """Nothing is left to discover: a single trusted cloud has to win a race, and two states under one label
+    are the likeliest mistake of a regression."""
     hopeful: bool
     """No regression won anywhere: a few clouds win unless a regression is worth at least `proven`."""
     proven: float
     incumbent: int
     """The name of the level's regression, which takes part in every race; 0 for none."""
     settled: bool
-    """There is neither a race nor a search: the incumbent and its labels stay, with what EM makes of them."""
+    """There is no race: the incumbent and its labels stay, with what EM makes of them. They are split and
+    joined only if nothing is left to discover."""
 
 
 def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Generator) -> Found:
     """The best candidate."""
     x = rows.observation.astype(np.float64)
-    contexts = Contexts(rows.previous, rows.action, rows.outcome, rules.num_actions)
+    contexts = contexts_of(rows, rules.num_actions)
     own, worth = None, 0.0
     if not by_patches_alone(decoders.patches.shape):
         white = whiten(x, rows.label, CLOUD_COORDINATES)
@@ -127,7 +143,10 @@ def fit_level(rows: Rows, decoders: Decoders, rules: Rules, rng: np.random.Gener
     for one in entrants(candidates, rows, rules, rng):
         search = Search(one.smoother(), contexts, MOST_LABELS, rules.charge, rng, rules.joins)
         first = starts(rows.label, MOST_LABELS)
-        labels = search.again(first[0]) if rules.settled else search.best(first)
+        if rules.settled:
+            labels = search.climb(first[0]) if rules.last_resort else search.again(first[0])
+        else:
+            labels = search.best(first)
         if best is None or labels.worth > best[0].worth:
             best = labels, one
     rival = max(best[0].worth, 0.0) if best else 0.0
@@ -157,6 +176,11 @@ def entrants(
     able = [i for i in best_penalties(candidates, skill) if skill[i] > 0 or several]
     able = able if several else able[:RACED]
     return [candidates[i] for i in able + [i for i in own if i not in able]]
+
+
+def contexts_of(rows: Rows, num_actions: int) -> Contexts:
+    """The contexts of rows."""
+    return Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level)
 
 
 def cloud_worth(clouds: Clouds, contexts: Contexts) -> float:
@@ -204,9 +228,17 @@ def regressions(x: Float[np.ndarray, "n D"], decoders: Decoders, rules: Rules) -
         z = ((x - mean) @ transform).astype(np.float32)
         values = {"embedding": LINEAR, "mean": mean, "transform": transform}
         embedded = [(z, kind, float(z.shape[1]), values) for name, kind in kinds.items() if name in names]
-    if image and "patches" in names:
+    if image and ("patches" in names or "both" in names):
         seen = coordinates(decoders.patches, x).astype(np.float32)
-        embedded.append((seen, RBF, float(seen.shape[1]), {"embedding": PATCHES}))
+        if "patches" in names:
+            embedded.append((seen, RBF, float(seen.shape[1]), {"embedding": PATCHES}))
+        if "both" in names and not by_patches_alone(decoders.patches.shape):
+            mean, transform = standardised(x, image, HALF)
+            z = np.zeros_like(seen)
+            z[:, : transform.shape[1]] = (x - mean) @ transform
+            z = side_by_side(np, z, seen)
+            values = {"embedding": BOTH, "mean": mean, "transform": transform}
+            embedded.append((z, RBF, float((z**2).sum(1).mean()), values))
     if (team >= 0).any() and "teachers" in names:
         said = ask(decoders.teachers, decoders.patches, team, x)
         spread = max(LEAST_SPREAD, float(said.var(0).sum()))
@@ -217,13 +249,15 @@ def regressions(x: Float[np.ndarray, "n D"], decoders: Decoders, rules: Rules) -
             yield Regression(name, z, kind, scale, penalty, values)
 
 
-def standardised(x: Float[np.ndarray, "n D"], image: bool) -> tuple[np.ndarray, np.ndarray]:
+def standardised(
+    x: Float[np.ndarray, "n D"], image: bool, most: int = COORDINATES
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and linear map to coordinates of variance one; all pixels of an image have the same scale."""
     mean = x.mean(0)
     deviation = np.full(x.shape[1], x.std()) if image else x.std(0)
     transform = np.diag(1 / (deviation + FLOOR))
-    if x.shape[1] > COORDINATES:
-        basis = np.linalg.svd((x - mean) @ transform, full_matrices=False)[2][:COORDINATES].T
+    if x.shape[1] > most:
+        basis = np.linalg.svd((x - mean) @ transform, full_matrices=False)[2][:most].T
         transform = transform @ basis
     return mean.astype(np.float32), transform.astype(np.float32)
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require
 
-Candidate = Literal["clouds", "rbf", "quadratic", "products", "patches", "teachers", "shared"]
+Candidate = Literal["clouds", "rbf", "quadratic", "products", "patches", "both", "teachers", "shared"]
 CANDIDATES: tuple[Candidate, ...] = get_args(Candidate)
 
 
@@ -31,8 +31,8 @@ class FitConfig:
     """How the states of a level are found."""
 
     candidates: tuple[Candidate, ...] = CANDIDATES
-    """Kinds of states that are tried: clouds, regressions with these kernels or coordinates, and one
-    regression that all levels share."""
+    """Kinds of states that are tried: clouds, regressions with these kernels or coordinates (`both`: pixels
+    and patches), and one regression that all levels share."""
     joins: bool = True
     """Join two labels if that predicts held-out rows better."""
     proven: float = 5.0

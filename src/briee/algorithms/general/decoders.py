@@ -14,14 +14,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from briee.algorithms.general.kernel_bank import Bank, CompiledBank, embed, no_bank, predict, put
+from briee.algorithms.general.kernels import LEAST
 from briee.algorithms.general.kernels import probabilities as normalised
 from briee.algorithms.general.patches import Patches, by_patches_alone, no_patches
+from briee.algorithms.general.planning import UNTRIED
 from briee.numerics.linalg import at_level
 
 NEVER = -1e6  # bias of a cloud that does not exist
 NOWHERE = 1e4  # coordinates of its centre
 COORDINATES = 128  # of larger observations the clouds keep this many principal components
 ONE, CLOUDS, KERNEL = 0, 1, 2  # kinds: one state, clouds, a kernel regression
+WORSE = 1e-3  # by which an untried action is worse than the worst one that was tried
 NOVEL = 0  # label of an observation unlike all known states, which have the labels 1, 2, ...
 
 
@@ -150,14 +153,38 @@ class StatePolicy(eqx.Module):
     tolerance: Float[Array, ""]
     """Share of the highest value that is good enough."""
     known_only: Bool[Array, ""]
-    """Treat an observation unlike all known states as the nearest of them."""
+    """For reward: treat an observation unlike all known states as the nearest of them, and take the mean over
+    the labels that a regression predicts."""
 
     def label(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Int[Array, ""]:
         """As `labels`, for one observation."""
         branches = [lambda: jnp.int32(1), lambda: self.cloud_label(level, observation)]
         if (regressions := self.regressions) is not None:
-            branches.append(lambda: regressions.label(level, observation).astype(jnp.int32) + 1)
+            branches.append(lambda: jnp.int32(regressions.predictions(level, observation).argmax() + 1))
         return jax.lax.switch(self.kind[level], branches)
+
+    def values(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Float[Array, " A"]:
+        """The value of each action in the state of the observation."""
+        own = self.value[level]
+        branches = [lambda: own[1], lambda: own[self.cloud_label(level, observation)]]
+        if (regressions := self.regressions) is not None:
+            branches.append(lambda: self.predicted(own[1:], regressions.predictions(level, observation)))
+        return jax.lax.switch(self.kind[level], branches)
+
+    def predicted(self, own: Float[Array, "L A"], predictions: Float[Array, " K"]) -> Float[Array, " A"]:
+        """The values of the likeliest label or, for reward, their mean over what a regression predicts.
+
+        Labels in which no action helps have no say in the mean: what may be one of two good states or a bad
+        one is read as one of the good ones.
+        """
+        own = own[: len(predictions)]
+        p = predictions[: len(own)]
+        p = jnp.where(jnp.isfinite(p), jnp.maximum(p, LEAST), 0.0)
+        tried = own > UNTRIED
+        worst = jnp.where(tried, own, jnp.inf).min(-1, keepdims=True)
+        worst = jnp.where(jnp.isfinite(worst), worst, 0.0) - WORSE
+        mean = p / p.sum() @ jnp.where(tried, own, worst)
+        return jnp.where(self.known_only, mean, own[predictions.argmax()])
 
     def cloud_label(self, level: Int[Array, ""], observation: Float[Array, "..."]) -> Int[Array, ""]:
         """The label where the states are clouds."""
@@ -173,7 +200,7 @@ class StatePolicy(eqx.Module):
     def __call__(
         self, level: Int[Array, ""], observation: Float[Array, "..."], key: PRNGKeyArray
     ) -> Int[Array, ""]:
-        value = self.value[level, self.label(level, observation)]
+        value = self.values(level, observation)
         enough = value.max() - (1 - self.tolerance) * jnp.abs(value.max())
         return jnp.argmax((value >= enough) * (1 + jax.random.uniform(key, value.shape))).astype(jnp.int32)
 

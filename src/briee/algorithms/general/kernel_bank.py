@@ -1,9 +1,10 @@
 """Kernel regressions of all levels as arrays, for the host and for the compiled policy.
 
 A regression maps an observation to coordinates z and predicts offset + k(z, support) @ weight. Coordinates
-are a linear map of the observation, the distances of an image to patches, or the predictions of *teachers*:
-regressions of other levels, whose labels proved good. Where levels share the way in which states look, a
-teacher's predictions tell a state of another level more directly than the observation does.
+are a linear map of the observation, the distances of an image to patches, half of these and half of those, or
+the predictions of *teachers*: regressions of other levels, whose labels proved good. Where levels share the
+way in which states look, a teacher's predictions tell a state of another level more directly than the
+observation does.
 """
 
 from typing import Any
@@ -18,8 +19,9 @@ from briee.algorithms.general.kernels import PRODUCTS, QUADRATIC, RBF, kernel, o
 from briee.algorithms.general.patches import Patches, at_once, coordinates
 from briee.numerics.linalg import at_level
 
-LINEAR, PATCHES, TEACHERS = 0, 1, 2
+LINEAR, PATCHES, TEACHERS, BOTH = 0, 1, 2, 3
 COORDINATES = 96  # at most; of larger observations as many principal components are kept
+HALF = COORDINATES // 2  # of both kinds, the linear coordinates come first
 STATES = 12  # labels that a regression may tell apart
 TEAM = 8  # teachers of a level, at most; as many as COORDINATES has room for
 
@@ -85,7 +87,13 @@ def embed(
         return ask(teachers, patches, bank.team[level], x)
     if bank.embedding[level] == PATCHES:
         return coordinates(patches, x)
-    return (x - bank.mean[level]) @ bank.transform[level]
+    z = (x - bank.mean[level]) @ bank.transform[level]
+    return side_by_side(np, z, coordinates(patches, x)) if bank.embedding[level] == BOTH else z
+
+
+def side_by_side(xp, z, seen):
+    """Half of the linear coordinates and half of those by patches; `xp` is NumPy or JAX's NumPy."""
+    return xp.where(xp.arange(COORDINATES) < HALF, z, seen)
 
 
 def ask(
@@ -109,12 +117,13 @@ class CompiledBank(eqx.Module):
     teachers: Bank
     patches: Patches
 
-    def label(self, level, observation):
-        """The most likely label."""
+    def predictions(self, level, observation):
+        """The prediction for each label; minus infinity for those that do not exist."""
         own, x = at_level(self.bank, level), observation.reshape(-1)
         branches = [lambda: linear(own, x), lambda: self.seen(x), lambda: self.taught(own.team, x)]
+        branches.append(lambda: side_by_side(jnp, linear(own, x), self.seen(x)))
         predictions = _predict(own, jax.lax.switch(own.embedding, branches))
-        return jnp.argmax(jnp.where(jnp.arange(STATES) < own.states, predictions, -jnp.inf))
+        return jnp.where(jnp.arange(STATES) < own.states, predictions, -jnp.inf)
 
     def seen(self, x):
         """Coordinates of an image."""
@@ -128,7 +137,9 @@ class CompiledBank(eqx.Module):
 
         def one(level):
             teacher = at_level(self.teachers, jnp.maximum(level, 0))
-            z = jnp.where(teacher.embedding == PATCHES, seen, linear(teacher, x))
+            z = linear(teacher, x)
+            z = jnp.where(teacher.embedding == BOTH, side_by_side(jnp, z, seen), z)
+            z = jnp.where(teacher.embedding == PATCHES, seen, z)
             known = (jnp.arange(STATES) < teacher.states) & (level >= 0)
             return jnp.where(known, _predict(teacher, z), 0.0)
 

@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.linalg import cho_factor, cho_solve
 
 RBF, QUADRATIC, PRODUCTS = 0, 1, 2
 MOST_OWN = 0.98  # bound on d: a row that determines its own prediction is nearly left out
 RIDGE = 1e-4  # of a part of the rows that determines its own predictions
+SMALL = 1e-3  # penalty on the weights of a reduced regression: its policy computes with 32 bits
 LEAST = 0.01  # of a predicted probability
 
 
@@ -74,19 +76,33 @@ class Smoother(NamedTuple):
         return m + (self.mean - self.column_mean) @ W, W - W.mean(0)
 
 
-def on_more_rows(
-    K: Float[np.ndarray, "n S"], own: Float[np.ndarray, "S S"], q: Float[np.ndarray, "n K"], lam: float
-) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "S K"]]:
-    """offset o and weight w of a regression on n rows with S support rows (Nystroem).
+class Reduced(NamedTuple):
+    """Kernel ridge regression on n rows with S support rows (Nystroem).
 
-    They minimise |q - o - K w|^2 + lam tr(w^T own w), where K is the kernel of rows and support, `own` that
-    of the support.
+    Offset o and weights w minimise |q - o - K w|^2 + lam tr(w^T own w) + SMALL |w|^2, where K is the kernel
+    of rows and support, `own` that of the support. The matrix of this problem is ill-conditioned: its sums
+    over rows need 64 bits.
     """
-    mean, m = K.mean(0), q.mean(0)
+
+    centred: Float[np.ndarray, "n S"]
+    column_mean: Float[np.ndarray, " S"]
+    factor: tuple[np.ndarray, bool]
+
+    def weights(self, q: Float[np.ndarray, "n K"]) -> tuple[np.ndarray, np.ndarray]:
+        """offset [K] and weight [S, K], so that the prediction at z is offset + k(z, support) @ weight."""
+        m = q.mean(0)
+        w = cho_solve(self.factor, self.centred.T @ (q - m))
+        return m - self.column_mean @ w, w
+
+
+def reduced(K: Float[np.ndarray, "n S"], own: Float[np.ndarray, "S S"], lam: float) -> Reduced:
+    """The regression with the kernel K of rows and support, `own` of the support, and the penalty lam."""
+    K, own = K.astype(np.float64), own.astype(np.float64)
+    mean = K.mean(0)
     centred = K - mean
-    left = (centred.T @ centred).astype(np.float64) + lam * own + RIDGE * lam * np.eye(len(own))
-    w = np.linalg.solve(left, centred.T @ (q - m))
-    return m - mean @ w, w
+    return Reduced(
+        centred, mean, cho_factor(centred.T @ centred + lam * own + SMALL * np.eye(len(own)), lower=True)
+    )
 
 
 def smoother(K: Float[np.ndarray, "n n"], lam: float) -> Smoother:

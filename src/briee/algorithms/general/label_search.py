@@ -9,16 +9,19 @@ alternates
 from a start q. A labelling is worth its score on held-out rows: in each of four folds their contexts are
 neither counted nor used in the E-step, and only they are scored; less `charge` nats per label after the
 first. The search starts from the old labels and from one label. It *splits* a label by an event (rows of one
-previous cell, or of one action and outcome) or *joins* two labels as long as that worth rises.
+previous cell, or of one action and outcome) or *joins* two labels as long as that worth rises. Once labels
+are found, their regression is made again from more rows.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from briee.algorithms.general.contexts import Contexts, shares
-from briee.algorithms.general.kernels import Smoother
+from briee.algorithms.general.decoders import Decoders
+from briee.algorithms.general.kernel_bank import Bank, embed, no_bank, predict, put
+from briee.algorithms.general.kernels import Smoother, kernel, probabilities, reduced
 
 FOLDS = 4
 STEPS, FIRST_STEPS = 8, 6  # EM steps; fewer for the many starts of a split
@@ -28,6 +31,7 @@ MOVED, SPREAD = (
     0.1,
 )  # share of an event's rows, and of all others, that a new label takes from an old one
 LEAST_ROWS = 2.0
+CORRECTIONS = 3  # times that contexts correct the labels of further rows
 
 
 class Labels(NamedTuple):
@@ -133,6 +137,38 @@ class Search:
             total += self.contexts.scores(phi)[use == 0].sum(0)
         self.contexts.use = np.ones(len(q), np.float32)
         return total - self.charge * (q.shape[2] - 1)
+
+
+def on_more_rows(
+    regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"], contexts: Contexts
+) -> dict[str, Any]:
+    """The regression on further observations, whose labels are those that the contexts make likely.
+
+    A label that is read wrongly rarely fits what came before and what followed. So contexts correct the
+    labels that the regression gives to observations it was not made from, and those of the next regression
+    again.
+    """
+    bank, f, z = predicted(regression, decoders, x)
+    support = bank.support[0, : regression["rows"]]
+    K, inner = (kernel(regression["kind"], regression["scale"], of, support) for of in (z, support))
+    larger, found = reduced(K, inner, regression["penalty"]), {}
+    for _ in range(CORRECTIONS):
+        phi = probabilities(f).astype(np.float32)[:, None]
+        q = phi * contexts.ratios(phi, shares(phi))
+        offset, weight = larger.weights((q / q.sum(-1, keepdims=True))[:, 0])
+        f, found = offset + K @ weight, {"offset": offset, "weight": weight}
+    return regression | found
+
+
+def predicted(
+    regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"]
+) -> tuple[Bank, Float[np.ndarray, "n K"], Float[np.ndarray, "n E"]]:
+    """The regression as a bank of one level; predictions for observations, and their coordinates."""
+    D, rows = decoders.bank.mean.shape[1], regression["rows"]
+    bank = no_bank(1, D, rows)
+    put(bank, no_bank(1, D, rows), 0, **regression)
+    z = embed(bank, decoders.teachers, decoders.patches, 0, x)
+    return bank, predict(bank, 0, z), z
 
 
 def _split(q: Float[np.ndarray, "n K"], event: Float[np.ndarray, " n"], k: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from briee.algorithms.general.candidates import Found, Rows, Rules, fit_level
+from briee.algorithms.general.candidates import Found, Rows, Rules, contexts_of, fit_level
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.decoders import (
     CLOUDS,
@@ -22,14 +22,13 @@ from briee.algorithms.general.decoders import (
 from briee.algorithms.general.episodes import balanced
 from briee.algorithms.general.fresh_test import withdraw
 from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
+from briee.algorithms.general.label_search import on_more_rows
 from briee.algorithms.general.patches import Patches, draw_patches, has_patches
 from briee.algorithms.general.shared import (
-    contexts_of,
     fit_shared,
     hopeless,
     labels_of,
     labels_score,
-    on_more_rows,
     sample_rows,
     transfers,
 )
@@ -42,7 +41,7 @@ BETTER = 1.3  # a teacher gives way to one of this many times its worth: levels 
 STUCK_AGAIN = 1.1  # a level that is stuck is tried again when there are this many times as many episodes
 SHARED_AGAIN, HOPELESS_AGAIN = 1.1, 2.0  # the same for a shared regression, and if labels do not transfer
 SHARED_CHARGE = 5.0  # nats that a further label of all levels must gain; more than at one level
-MISREAD, MORE = 0.01, 6  # above this share of misread rows a shared regression sees this many times as many
+MORE = 6  # times as many rows that a regression sees once its labels are found
 PATCH_DRAWS, PATCH_ROWS = 4, 1000  # draws of patches, and images of each
 FITTED = (
     "decoders",
@@ -89,7 +88,7 @@ class LevelFits:
             self.fit(state, h)
         for h in reversed(range(len(before) - 1)):  # what follows tells states apart
             if state.decoders.states[h + 1] != before[h + 1] and not self.trusts_clouds(state):
-                self.fit(state, h)
+                self.fit(state, h, search=True)
         for h in users_of(state.decoders, np.flatnonzero(state.taught != taught)):
             self.fit(state, h, teach=False)
         if self.shared_due(state):
@@ -128,11 +127,10 @@ class LevelFits:
             else:
                 state.transfer[...] = 0.0
             return
-        regression, new = found.regression, found.label
-        if found.misread > MISREAD:
-            more = sample_rows(state.data.observation[:n], label, action, after, A, MORE * size, rng)
-            regression = on_more_rows(found, state.decoders, more.rows, A)
-            new = labels_of(regression, state.decoders, sample.rows.observation)
+        more = sample_rows(state.data.observation[:n], label, action, after, A, MORE * size, rng).rows
+        seen = contexts_of(more, A)
+        regression = on_more_rows(found.regression, state.decoders, more.observation, seen)
+        new = labels_of(regression, state.decoders, sample.rows.observation)
         state.growth[:] = 0.0
         if not settled:
             state.raced_at[:] = int(state.episodes)
@@ -150,8 +148,9 @@ class LevelFits:
 
     def blind(self, state: GeneralState) -> Float[np.ndarray, " H"]:
         """Where a new state could not be seen: the hope that there is one after no tries."""
-        if float(state.transfer) > 0:
-            return (1 - float(state.transfer)) * (state.value < self.config.fit.proven)
+        if float(state.transfer) > 0:  # full hope for levels without proof once nothing else is left
+            hope = 1.0 if float(state.chance) < self.config.explore.settled else 1 - float(state.transfer)
+            return hope * (state.value < self.config.fit.proven)
         hope = 1.0 if (state.race == KERNEL).any() else self.config.explore.blind_hope
         return hope * ((state.decoders.states == 1) & ~self.sees_novelty(state))
 
@@ -176,31 +175,33 @@ class LevelFits:
             int(h) for h in np.flatnonzero(self.sees_novelty(state) & (state.decoders.states == 1) & waited)
         ]
 
-    def fit(self, state: GeneralState, h: int, teach: bool = True) -> None:
-        """Fit one level, in place; others may learn from it if it may `teach`."""
+    def fit(self, state: GeneralState, h: int, teach: bool = True, search: bool = False) -> None:
+        """Fit one level, in place; others may learn from it if it may `teach`.
+
+        With `search`, labels that proved their worth are searched for again, too.
+        """
         rng = numpy_generator(stream(state.key, "represent", int(state.iteration), h))
         label, action, reward = state.data.filled()
         A, n = self.sampler.num_actions, len(action)
         own = label[:, h] * A + action[:, h]
         before = label[:, h - 1] * A + action[:, h - 1] if h else None
         after = label[:, h + 1] + (self.config.num_latents + 1) * self.bins(reward[:, h])
-        settled = self.settled(state, h) and rng.random() >= self.config.fit.search_again
-        chosen = balanced([own] if before is None else [before, own], self.config.data.fit_rows, rng)
-        x = state.data.observation[:n, h]
-        rows = Rows(
-            x[chosen],
-            label[chosen, h],
-            None if before is None else before[chosen],
-            action[chosen, h],
-            after[chosen],
-        )
+        settled = self.settled(state, h) and rng.random() >= self.config.fit.search_again and not search
+        keys, size = [own] if before is None else [before, own], self.config.data.fit_rows
+        every = Rows(state.data.observation[:n, h], label[:, h], before, action[:, h], after)
+        chosen = balanced(keys, size, rng)
         trusted = self.trusts_clouds(state, self.config.fit.races)
-        found = fit_level(rows, state.decoders, self.rules(state, h, settled), rng)
+        found = fit_level(every.some(chosen), state.decoders, self.rules(state, h, settled), rng)
+        if found.regression is not None and n > size:
+            more = every.some(balanced(keys, MORE * size, rng))
+            seen = contexts_of(more, A)
+            better = on_more_rows(found.regression, state.decoders, more.observation, seen)
+            found = found._replace(regression=better)
         put_level(state.decoders, h, found)
         if teach and found.teacher and found.worth > max(TEACHES, BETTER * float(state.taught[h])):
             put_in(state.decoders.teachers, h, **found.teacher)
             state.taught[h] = found.worth
-        new = labels(state.decoders, h, x)
+        new = labels(state.decoders, h, every.observation)
         new[chosen] = found.label
         state.data.label[:n, h] = new
         state.value[h], state.growth[h], state.choice[h] = found.worth, 0.0, found.name

@@ -21,19 +21,18 @@ from briee.algorithms.general.candidates import (
     Regression,
     Rows,
     Rules,
+    contexts_of,
     entrants,
     of_regression,
     regressions,
     starts,
 )
 from briee.algorithms.general.config import FitConfig
-from briee.algorithms.general.contexts import Contexts, groups, shares
+from briee.algorithms.general.contexts import Contexts, groups
 from briee.algorithms.general.decoders import Decoders
 from briee.algorithms.general.episodes import balanced
-from briee.algorithms.general.kernel_bank import STATES, Bank, embed, no_bank, predict, put
-from briee.algorithms.general.kernels import kernel, probabilities
-from briee.algorithms.general.kernels import on_more_rows as nystroem
-from briee.algorithms.general.label_search import Labels, Search
+from briee.algorithms.general.kernel_bank import STATES
+from briee.algorithms.general.label_search import Labels, Search, predicted
 
 SHARE = 0.8  # of the score of the labels that levels have: a shared regression must be worth as much
 LEVELS = 3  # levels at which a shared regression must prove its worth
@@ -62,10 +61,6 @@ class Shared(NamedTuple):
     """Their score over that of the labels that the levels have."""
     level_worth: Float[np.ndarray, " H"]
     """The score of the sampled rows of each level."""
-    penalty: float
-    """The ridge penalty."""
-    misread: float
-    """Share of the rows whose left-out label is not the one that contexts make likely."""
 
 
 def sample_rows(
@@ -127,8 +122,6 @@ def fit_shared(
         float(np.clip(transferred / max(float(score.sum()), 1e-9), 0.0, 1.0)),
         float(score.sum() / max(labels_score(rows.label, contexts), 1e-9)),
         np.bincount(rows.level, score, minlength=horizon),
-        one.penalty,
-        float((labels.phi.argmax(1) != labels.q.argmax(1)).mean()),
     )
 
 
@@ -149,43 +142,9 @@ def proven(found: Shared, rule: FitConfig) -> bool:
     return int((found.level_worth > rule.proven).sum()) >= LEVELS
 
 
-def on_more_rows(shared: Shared, decoders: Decoders, rows: Rows, num_actions: int) -> dict[str, Any]:
-    """The regression on further rows of all levels, whose labels are those that the contexts make likely.
-
-    A label that is read wrongly rarely fits what came before and what followed. So contexts correct the
-    labels that the regression gives to rows it was not made from.
-    """
-    own = shared.regression
-    bank, f, z = predicted(own, decoders, rows.observation)
-    phi = probabilities(f).astype(np.float32)[:, None]
-    contexts = contexts_of(rows, num_actions)
-    q = phi * contexts.ratios(phi, shares(phi))
-    q = (q / q.sum(-1, keepdims=True))[:, 0]
-    support = bank.support[0]
-    kernels = [kernel(own["kind"], own["scale"], of, support) for of in (z, support)]
-    offset, weight = nystroem(kernels[0], kernels[1], q, shared.penalty)
-    return own | {"offset": offset, "weight": weight}
-
-
 def labels_of(regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"]) -> np.ndarray:
     """1 + the label of each observation, i32[n]."""
     return (predicted(regression, decoders, x)[1].argmax(1) + 1).astype(np.int32)
-
-
-def predicted(
-    regression: dict[str, Any], decoders: Decoders, x: Float[np.ndarray, "n D"]
-) -> tuple[Bank, Float[np.ndarray, "n K"], Float[np.ndarray, "n E"]]:
-    """The regression as a bank of one level; predictions for observations, and their coordinates."""
-    D, rows = decoders.bank.mean.shape[1], regression["rows"]
-    bank = no_bank(1, D, rows)
-    put(bank, no_bank(1, D, rows), 0, **regression)
-    z = embed(bank, decoders.teachers, decoders.patches, 0, x)
-    return bank, predict(bank, 0, z), z
-
-
-def contexts_of(rows: Rows, num_actions: int) -> Contexts:
-    """The contexts of rows of several levels."""
-    return Contexts(rows.previous, rows.action, rows.outcome, num_actions, rows.level)
 
 
 def labels_score(label: Int[np.ndarray, " n"], contexts: Contexts) -> float:
