@@ -15,7 +15,7 @@ from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.exact import compiled_hash, hashes, repeated_share, whole
 from briee.algorithms.general.world import EXACT, STEPS, Model, no_world
 from briee.algorithms.general.world_plan import plan_discovery, plan_reward, random_share
-from briee.algorithms.general.world_stage import add_episodes, begin, step_evidence
+from briee.algorithms.general.world_stage import add_episodes, begin, scattered, step_evidence
 from briee.envs.adapters.third_party import own_optimum
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.rollout.host import HostSampler
@@ -258,3 +258,10 @@ def test_a_world_whose_step_matters_gets_states_with_the_step():
     np.testing.assert_array_equal(
         evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 5), 1
     )
+
+
+@pytest.mark.parametrize(("tries", "new", "expected"), [(20, 19, True), (20, 14, False), (12, 12, False)])
+def test_observations_whose_successors_never_recur_are_no_states(tries, new, expected):
+    world = no_world(8, 3, 2, 4)
+    world.curve[:, 1] = tries, new
+    assert scattered(world) is expected

@@ -63,6 +63,7 @@ class General(RewardPlans[GeneralState]):
         phase("collect")
         state = self.collect(state)
         pools = not self.config.explore.reward_free  # its plans are made with the states of each level
+        pools &= int(state.data.size) > 0
         if pools and pooling.due(state.world, int(state.iteration), int(state.episodes)):
             phase("represent")
             state = self.pool(state)

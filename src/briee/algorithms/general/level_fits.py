@@ -157,7 +157,7 @@ class LevelFits:
     def due(self, state: GeneralState) -> list[int]:
         """Levels to fit now, in ascending order: first all of them, later those that grew most."""
         rule, growth = self.config.refit, state.growth
-        if int(state.episodes) < rule.min_rows:
+        if int(state.data.size) < rule.min_rows:
             return []
         if (state.decoders.kind == 0).all():
             return list(range(len(growth)))

@@ -24,6 +24,7 @@ from briee.rollout.trajectories import Trajectories
 REPEATED = 0.15  # share of observations that repeat exactly; with noise it is 0
 OPTIMISM = 1.0  # confidence widths added to the estimated return
 GREEDY_ROUND = 3  # of every four rounds, this one seeks reward while there is much to discover
+SECOND_TRIES, SCATTERED = 20, 0.9  # tries, and the share with a new successor, of no exact world
 STEP_EVIDENCE = 10.0  # nats by which the step must help to predict before it becomes part of a state
 
 
@@ -128,9 +129,20 @@ def collect(
         returns.append(float(np.asarray(episodes.reward).sum(1).mean()))
         all_episodes.append(episodes)
         world = with_discovery(counted(world, episodes), config)
-    if int(world.mode) == EXACT and float(world.evidence) > STEP_EVIDENCE:
+    if int(world.mode) == EXACT and scattered(world):
+        world = restarted(world, OFF)
+    elif int(world.mode) == EXACT and float(world.evidence) > STEP_EVIDENCE:
         world = restarted(world, STEPS)
     return Collected(world, returns[0] if returns else float("nan"), all_episodes)
+
+
+def scattered(world: World) -> bool:
+    """Whether second tries of a cell hardly ever lead to the same observation as the first.
+
+    Then observations repeat because a state has finitely many of them, and are no states themselves.
+    """
+    tries, new = world.curve[:, 1]
+    return bool(tries >= SECOND_TRIES and new > SCATTERED * tries)
 
 
 def keep(data: Episodes, all_episodes: list[Trajectories]) -> None:
