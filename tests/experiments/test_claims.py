@@ -180,16 +180,30 @@ def test_the_dense_reward_does_not_halve_the_episodes_of_algorithm_one():
     by_seed = {row["seed"]: int(row["episodes_to_solve"]) for row in rows}
     both = [row for row in table("fig2c") if row["label"] == "briee practical" and row["seed"] in by_seed]
     assert both
-    assert all(int(row["episodes_to_solve"]) > 0.9 * by_seed[row["seed"]] for row in both)
+    assert all(int(row["episodes_to_solve"]) > 0.75 * by_seed[row["seed"]] for row in both), (
+        "half, says the paper"
+    )
     longer = episodes("fig1b", "briee practical")[50]
     assert np.median(dense) > np.median(longer) / 2, "even half of what H = 50 takes is less"
 
 
-def test_with_loud_distractors_the_game_decides():
-    worlds: dict[str, list[float]] = {}
+def in_world(world: str) -> dict[str, list[float]]:
+    """By label: episodes to solve in a world of the ablation of the protocol, infinite if not solved."""
+    found: dict[str, list[float]] = {}
     for row in table("ablation-protocol"):
-        if row["world"] == "lock, H = 12, distractors = 20":
-            worlds.setdefault(row["label"], []).append(float(row["episodes_to_solve"] or np.inf))
+        if row["world"] == world:
+            found.setdefault(row["label"], []).append(float(row["episodes_to_solve"] or np.inf))
+    return found
+
+
+def test_behind_a_network_no_lock_opens_without_the_game():
+    found = in_world("lock, H = 8, emission = network, num_actions = 5")
+    assert np.isfinite(found["briee practical"]).sum() >= 2, "not all, docs/protocol.md says which"
+    assert not np.isfinite(found["briee practical no game"]).any()
+
+
+def test_with_loud_distractors_the_game_decides():
+    worlds = in_world("lock, H = 12, distractors = 20")
     assert len(worlds["briee practical"]) == len(SEEDS)
     assert max(worlds["briee practical"]) <= 2_000
     assert np.isinf(worlds["briee practical no game"]).sum() >= 4, "clusters alone may be lucky"

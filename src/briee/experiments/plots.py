@@ -86,9 +86,12 @@ def plot_variants(
     title = "{env}, H = {horizon}" if panel == "horizon" else "{world}"
     worlds, labels = (list(dict.fromkeys(t.format(**row) for row in runs)) for t in (title, "{label}"))
     names = [in_words(label).removeprefix(f"{in_words(labels[0])}, ") for label in labels]
-    figure = Figure(figsize=(3.2 * len(worlds) + 2, 1.4 + 0.3 * len(labels)), layout="constrained")
-    axes = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
-    for axis, world in zip(axes, worlds, strict=True):
+    columns, lines = min(len(worlds), 4), -(-len(worlds) // 4)
+    figure = Figure(figsize=(3.2 * columns + 2, (1.4 + 0.3 * len(labels)) * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for axis in axes[len(worlds) :]:
+        axis.set_visible(False)
+    for axis, world in zip(axes, worlds, strict=False):
         complete = []
         for row in (row for row in runs if title.format(**row) == world):
             y = labels.index(row["label"])
@@ -97,16 +100,18 @@ def plot_variants(
                     int(row["episodes"]), y, censored(row), color=colour(row["label"]), fillstyle="none"
                 )
                 continue
-            axis.plot(int(row["episodes_to_solve"]), y, "o", color=colour(row["label"]))
+            axis.plot(int(row["episodes_to_solve"]), y, "o", color=colour(row["label"]), clip_on=False)
             complete += [int(row["episodes_to_solve"])] if y == 0 else []
         if complete:
             axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
-        axis.set(title=world, xlabel="training episodes until solved", xlim=(0, None))
+        axis.set(title=fill(world, 31), xlabel="training episodes until solved", xlim=(0, None))
         axis.locator_params(axis="x", nbins=5)
         axis.grid(alpha=0.3)
-    axes[0].set_yticks(range(len(labels)), names, fontsize=8)
+    axes[0].set_yticks(range(len(labels)), names)
+    for axis in axes[::columns]:
+        axis.tick_params(axis="y", labelsize=8)
     axes[0].invert_yaxis()
-    figure.suptitle(fill(caption, 50 * len(worlds)), fontsize=9)
+    figure.suptitle(fill(caption, 50 * columns), fontsize=9)
     figure.savefig(path, dpi=150)
 
 
