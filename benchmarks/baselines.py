@@ -1,7 +1,7 @@
 """Speed of the baselines: PPO and PPO+RND beside their matrix products alone and Stable-Baselines3's PPO, and
 LSVI-UCB on the longest lock.
 
-    python benchmarks/baselines.py [--only ppo|pair|lsvi-ucb] [--output results/baselines]
+    python benchmarks/baselines.py [--only ppo|pair|lsvi-ucb] [--output results/speed.json]
 
 All numbers are CPU time, which other work on the machine changes less than wall-clock time, without
 compilation. A process uses one core; "pair" is the sum of two processes at a time, each bound to a core
@@ -17,6 +17,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any
 
 from briee.compute import prepare_process
 from briee.training.directory import make_manifest
+from queries import record
 
 HORIZON, ROUNDS = 30, 10
 
@@ -140,20 +142,15 @@ def measure_bound(name: str, core: int) -> float:
     return steps_per_second(training(name, {"rounds": ROUNDS}), repeats=60)
 
 
-def measure_lsvi(output: Path) -> dict[str, float]:
+def measure_lsvi() -> dict[str, float]:
     """CPU seconds and episodes until LSVI-UCB with true features solves the lock with H = 100."""
-    run_dir = output / "lock-h100-lsvi-ucb-s1"
-    arguments = (
-        f"train lock --algo lsvi-ucb --horizon 100 --seed 1 --episodes 400000 --run-dir {run_dir} --overwrite"
-    )
+    arguments = "train lock --algo lsvi-ucb --horizon 100 --seed 1 --episodes 400000 --run-dir"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(
-        [sys.executable, "-m", "briee", *shlex.split(arguments)], check=True, stdout=subprocess.DEVNULL
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "briee", *arguments.split(), f"{folder}/run"]
+        subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
+        summary = json.loads(Path(folder, "run", "summary.json").read_text())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    summary = json.loads((run_dir / "summary.json").read_text())
-    for file in (run_dir / "checkpoint").glob("*"):
-        file.unlink()
     return {
         "lsvi-ucb_h100_processor_seconds": after.ru_utime
         + after.ru_stime
@@ -165,28 +162,26 @@ def measure_lsvi(output: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and write speed.json; figures that are not measured now are kept."""
+    """Measure, print and write; figures that are not measured now are kept."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=("ppo", "pair", "lsvi-ucb"), help="measure nothing else")
     parser.add_argument("--bound", choices=("ppo", "ppo-rnd"), help="one process of the pair")
     parser.add_argument("--core", type=int, default=0, help="the core of that process")
-    parser.add_argument("--output", type=Path, default=Path("results/baselines"))
+    parser.add_argument("--output", type=Path, default=Path("results/speed.json"))
     args = parser.parse_args()
     prepare_process()
     if args.bound:
         print(measure_bound(args.bound, args.core))
         return
-    args.output.mkdir(parents=True, exist_ok=True)
-    file = args.output / "speed.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
-    parts = {"ppo": measure_ppo, "pair": measure_pair, "lsvi-ucb": lambda: measure_lsvi(args.output)}
+    known = json.loads(args.output.read_text())["baselines"] if args.output.exists() else {}
+    parts = {"ppo": measure_ppo, "pair": measure_pair, "lsvi-ucb": measure_lsvi}
     for name, function in parts.items():
         if args.only in (None, name):
             manifest = {f"manifest_{name}": make_manifest(shlex.join(["python", *sys.argv]))}
             known |= {key: round(value, 2) for key, value in function().items()} | manifest
-            file.write_text(json.dumps(known, indent=2) + "\n")
+            record(args.output, "baselines", known)
     for name, value in known.items():
         if not name.startswith(("manifest", "before")):
             print(f"{name:40}{value:,}")

@@ -1,6 +1,6 @@
 """Cost of checkpoints: size, time, and share of a real run.
 
-    python benchmarks/checkpoints.py --horizon 100 --json results/agent/checkpoints.json
+    python benchmarks/checkpoints.py --horizon 100 --json results/speed.json
 
 A state has the same arrays from the first iteration to the last. So a new state, filled with random numbers,
 is written and read like that of a long run. If others use the machine, too, the best of five and the CPU
@@ -8,7 +8,6 @@ seconds are more reliable than the median.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from briee.training.directory import make_manifest  # noqa: E402
 from briee.training.progress import Display  # noqa: E402
 from briee.training.session import load_moment, run  # noqa: E402
 from briee.training.spec import RunSpec, build  # noqa: E402
+from queries import record  # noqa: E402
 
 PRESETS = ("efficient", "paper")
 REPEATS = 5
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--horizon", type=int, default=100)
     parser.add_argument("--episodes", type=int, default=2000, help="budget of the efficient run; 0: no run")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="write the figures into this file, too")
     args = parser.parse_args()
     figures: dict[str, Any] = {}
     for name in PRESETS:
@@ -124,9 +124,7 @@ def main() -> None:
     if args.json:
         command = f"python benchmarks/checkpoints.py --horizon {args.horizon} --episodes {args.episodes}"
         about = make_manifest(command)
-        args.json.write_text(
-            json.dumps({"horizon": args.horizon, **figures, "manifest": about}, indent=2) + "\n"
-        )
+        record(args.json, "checkpoints", {"horizon": args.horizon, **figures, "manifest": about})
 
 
 if __name__ == "__main__":

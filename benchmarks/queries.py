@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from briee.errors import RunError
 from briee.experiments.paper_figures import MEASURED
@@ -170,6 +171,12 @@ def _first(row: Row) -> str:
     if row["episodes_to_solve"]:
         return count(int(row["episodes_to_solve"]))
     return f"not solved, a return of {float(row['final_return']):.2f}"
+
+
+def record(file: Path, section: str, figures: dict[str, Any]) -> None:
+    """Write the figures of a benchmark into its section of a JSON file."""
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | {section: figures}, indent=2) + "\n")
 
 
 def number(query: str) -> str:

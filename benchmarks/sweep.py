@@ -1,6 +1,6 @@
 """Cost of `briee sweep`: the launcher's overhead, and two workers against one.
 
-    python benchmarks/sweep.py [--runs 6] [--output results/sweeps/speed.json]
+    python benchmarks/sweep.py [--runs 6] [--output results/speed.json]
 
 The runs are those of `--algo efficient` on locks of horizon 12, about ten seconds each. They are carried out
 one after another by hand, by a launcher with one worker and by one with two, with one core each and a warm
@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from queries import record
 
 TOML = """
 env = "lock"
@@ -149,8 +151,7 @@ def main() -> None:
     found = {name: round(value, 4) for name, value in found.items()}
     print(json.dumps(found, indent=2))
     if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(found, indent=2) + "\n")
+        record(args.output, "sweeps", found)
 
 
 if __name__ == "__main__":
