@@ -50,7 +50,6 @@ def test_the_tables_are_those_that_reproduce_writes(figure, tmp_path):
     for name in ("runs.csv", "curves.csv.gz", "manifest.json"):
         again = f"`briee reproduce {figure} --plot-only` writes another {name}"
         assert (tmp_path / folder / name).read_bytes() == (RESULTS / folder / name).read_bytes(), again
-    assert (RESULTS / folder / f"{figure}.png").exists()
 
 
 def test_lsvi_with_true_features_solves_every_horizon():
