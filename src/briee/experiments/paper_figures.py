@@ -93,7 +93,7 @@ FIG1B = Experiment(
     plot=plot_fig1b,
 )
 
-# Figure 2(b): simplex lock, H = 30: returns against episodes.
+# Figure 2(b): simplex lock, H = 30: returns against episodes, logarithmic.
 
 PRECISE = (("evaluation.episodes", 1_000),)
 """No run is stopped: even the best policy fails in a third of the episodes. Means of many show when it is
@@ -107,7 +107,7 @@ FIG2B = Experiment(
         *for_seeds(SEEDS, "briee", "practical", "lock-simplex", 30, 3_000, changes=PRECISE),
         *for_seeds(SEEDS, "briee", "paper", "lock-simplex", 30, 150_000),
     ),
-    plot=partial(plot_curves, window=50),
+    plot=partial(plot_curves, window=50, log=True),
 )
 
 # Figure 2(c): dense lock, H = 30: returns against episodes, logarithmic. The optimal return is 29 x 0.1 + 1
