@@ -26,7 +26,7 @@ from briee.report.compare import (
     read_rows,
     solved_within,
 )
-from briee.report.leaderboard import NOT_IN_SUITE, leaderboard
+from briee.report.leaderboard import NOT_IN_SUITE, REFUSED, leaderboard, left_out
 from briee.training.directory import read_table
 from briee.training.sweep import Run
 from suite import collect
@@ -242,6 +242,16 @@ def test_runs_are_cut_at_the_budget_and_entries_without_all_seeds_come_last(tmp_
     assert "Not run: lsvi-ucb." in page
     assert page.index("| y | 1 of 1 | 300 | 300 | 1 |") > page.index("| x | 1 of 2 |")
     assert "H = 9" not in page
+
+
+def test_a_budget_that_ends_before_all_levels_are_explored_is_told_from_a_run_that_nobody_made(tmp_path):
+    text = SUITE.replace('"lsvi-ucb"', '["lsvi-ucb", "pcid"]').replace("episodes_per_update = 50\n", "")
+    (tmp_path / "suite.toml").write_text(text)
+    suite = read_suite(tmp_path / "suite.toml")
+    assert left_out(suite, "lock, H = 2", {"lsvi-ucb"}) == ["Not run: pcid."]
+    assert left_out(suite, "lock, H = 3", {}) == ["Beyond the budget: pcid.", "Not run: lsvi-ucb."]
+    own = [run for run in suite if (run.world, run.spec.algorithm) != ("lock, H = 2", "lsvi-ucb")]
+    assert left_out(own, "lock, H = 2", {"pcid"}) == [f"Refuses: lsvi-ucb ({REFUSED['lsvi-ucb']})."]
 
 
 def make_run(run: Run, folder: Path) -> Path:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +29,10 @@ NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
 intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Algorithms that were run on
-some of the seeds come last, without a rank. *Not run*: nobody has carried out the runs; that says nothing about the algorithm. `lsvi-ucb`
-is told the true features. Seconds are from different machines.
+some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has not explored all of them
+when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm. Two of them are slow:
+`lsvi-ucb-rff` (10,000 episodes took two hours at H = 25) and `boot-dqn` (a minute for 1,000 episodes). `lsvi-ucb` is told the true features.
+Seconds are from different machines.
 Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
 Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
 """  # noqa: E501
@@ -55,7 +57,6 @@ def worlds_of(suite: Sequence[Run]) -> dict[str, World]:
 def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
     """The page: a table for each world of the suite, the fewest episodes first; unsolved runs stay in it."""
     worlds, rows, parts = worlds_of(suite), {}, [NOTE]
-    known_to_suite = {run.spec.algorithm for run in suite}
     for row in (row for table in tables for row in read_rows([table])):
         name, label = world_in_suite(row), label_of(row)
         if name in worlds and int(row["seed"]) in worlds[name].seeds:
@@ -69,15 +70,30 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
         shown = [line for line in here if len(line.sample.times) == len(world.seeds)]
         asked = {run.label for run in suite if run.world == name}
         shown += [x for x in here if x not in shown and (x.label in asked or "," not in x.label)]
-        listed = dict.fromkeys(run.spec.algorithm for run in suite if run.world == name)
-        absent = [a for a in listed if a not in {line.label.replace(",", "").split()[0] for line in here}]
-        refused = [f"{a} ({why})" for a, why in REFUSED.items() if a in known_to_suite and a not in listed]
         about = [f"Budget {world.budget:,} episodes, seeds {', '.join(map(str, world.seeds))}."]
-        about += [f"Refuses: {', '.join(refused)}."] if refused else []
-        about += [f"Not run: {', '.join(absent)}."] if absent else []
+        about += left_out(suite, name, {line.label.replace(",", "").split()[0] for line in here})
         table = "\n" + markdown(HEAD, [_entry(line) for line in shown]) if shown else ""
         parts.append(f"## {name}\n\n{' '.join(about)}\n{table}")
     return "\n".join(parts)
+
+
+def left_out(suite: Sequence[Run], world: str, present: Collection[str]) -> list[str]:
+    """Sentences about the algorithms that are not present in a world, and why."""
+    listed = {run.spec.algorithm: run.spec for run in suite if run.world == world}
+    everywhere = {run.spec.algorithm for run in suite}
+    absent = {name: spec for name, spec in listed.items() if name not in present}
+    beyond = [name for name, spec in absent.items() if _explores(spec) > spec.episodes]
+    found = {
+        "Refuses": [f"{a} ({why})" for a, why in REFUSED.items() if a in everywhere - listed.keys()],
+        "Beyond the budget": beyond,
+        "Not run": [name for name in absent if name not in beyond],
+    }
+    return [f"{words}: {', '.join(names)}." for words, names in found.items() if names]
+
+
+def _explores(spec: RunSpec) -> int:
+    """Episodes that a rival which works level by level plays before it plans, at least; 0 for others."""
+    return getattr(spec.config, "episodes_per_level", 0) * (spec.horizon - 1)
 
 
 def _entry(line: Line) -> list[str]:
