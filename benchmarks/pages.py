@@ -334,6 +334,30 @@ def general() -> str:
     return table(["world", "seeds", "episodes, or share of the optimum", "seconds, median"], rows)
 
 
+def beside_general() -> str:
+    """The default algorithm beside other learners of latent states, in worlds that some of them share."""
+    learners = {
+        "general": "`general`",
+        "homer paper": "HOMER",
+        "musik paper": "MusIK",
+        "ppe paper": "PPE",
+        "rep-ucb paper": "Rep-UCB",
+    }
+    worlds = {
+        "lock, H = 6": "lock, H = 6",
+        "lock, H = 6, distractors = 20": "20 distractors",
+        "lock, H = 6, exogenous = 17": "17 exogenous coordinates",
+        "lock, H = 6, emission = modes": "six modes a state",
+        "lock, H = 6, emission = shapes": "moving shapes",
+    }
+    rows = []
+    for world, words in worlds.items():
+        known = [row for row in runs("rivals") if row["world"] == world]
+        lines = [[row for row in known if row["label"] == label] for label in learners]
+        rows.append([words, *(outcome(own) if own else "not run" for own in lines)])
+    return table(["world", *learners.values()], rows)
+
+
 def _seconds(rows: Sequence[Row]) -> str:
     return f"{median(float(row['seconds']) for row in rows):.0f}"
 
@@ -374,6 +398,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lock": lock,
     "worlds": worlds,
     "general": general,
+    "beside-general": beside_general,
     "worlds-of-people": worlds_of_people,
     "worlds-commands": commands,
     "environments": environments,
