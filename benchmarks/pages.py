@@ -191,8 +191,14 @@ def ablation_general() -> str:
             [r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, w)]
             for w in worlds.values()
         ]
-        rows.append([variant or "nothing left out", *(each(own) if own else "the same" for own in lines)])
+        rows.append([variant or "nothing left out", *(_with_returns(own) or "the same" for own in lines)])
     return table(["", *worlds], rows)
+
+
+def _with_returns(rows: Sequence[Row]) -> str:
+    """Episodes to solve of each run, or its last return in brackets."""
+    done = [each([row]) if row["solved"] == "True" else f"({float(row['final_return']):.2f})" for row in rows]
+    return ", ".join(done)
 
 
 PROTOCOL = {

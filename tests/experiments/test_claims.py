@@ -328,6 +328,15 @@ def test_which_ingredients_of_the_efficient_algorithm_matter():
     assert np.isinf(distracted[" no forward term"]).all()
 
 
+def test_the_default_algorithm_needs_clouds_for_the_lock():
+    found: dict[str, list[float]] = {}
+    for row in table("ablation-general"):
+        if row["world"] == "lock, H = 6":
+            found.setdefault(row["label"], []).append(float(row["episodes_to_solve"] or np.inf))
+    assert np.isfinite(found["general"]).all()
+    assert np.isinf(found["general no clouds"]).all()
+
+
 def test_which_differences_between_the_text_and_the_released_code_matter():
     for H, factor in (("6", 1.15), ("12", 1.15)):
         variants: dict[str, list[float]] = {}
