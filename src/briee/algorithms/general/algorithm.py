@@ -23,13 +23,14 @@ from briee.algorithms.general.decoders import (
     probabilities,
     state_policy,
 )
-from briee.algorithms.general.episodes import insert, no_episodes
 from briee.algorithms.general.level_fits import LevelFits
 from briee.algorithms.general.planning import Cells, Plan, count_cells, discovery_curve, plan_cells
 from briee.algorithms.general.reward_plans import RewardPlans
 from briee.algorithms.general.state import (
     GeneralState,
     grow,
+    insert,
+    no_episodes,
     numpy_generator,
     planned,
     reward_bins,
@@ -37,7 +38,7 @@ from briee.algorithms.general.state import (
     used_states,
 )
 from briee.algorithms.general.world import POOLED, no_world
-from briee.algorithms.general.world_policy import WorldPolicy
+from briee.algorithms.general.world_plan import WorldPolicy
 from briee.numerics.keys import stream
 from briee.protocols import Capabilities, PhaseHook, PolicyKind, Sampler, no_phases
 from briee.rollout.samplers import deepest_good_level

@@ -19,7 +19,6 @@ from briee.algorithms.general.decoders import (
     put_one,
     put_regression,
 )
-from briee.algorithms.general.episodes import balanced
 from briee.algorithms.general.fresh_test import withdraw
 from briee.algorithms.general.kernel_bank import TEACHERS, TEAM, no_bank
 from briee.algorithms.general.label_search import on_more_rows
@@ -32,7 +31,7 @@ from briee.algorithms.general.shared import (
     sample_rows,
     transfers,
 )
-from briee.algorithms.general.state import GeneralState, numpy_generator, reward_bins
+from briee.algorithms.general.state import GeneralState, balanced, numpy_generator, reward_bins
 from briee.numerics.keys import stream
 from briee.protocols import Sampler
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from briee.algorithms.general.episodes import Episodes
 from briee.algorithms.general.exact import hashes, whole
 from briee.algorithms.general.pooled import Clusters, find_clusters, principal, usual_radius
+from briee.algorithms.general.state import Episodes
 from briee.algorithms.general.world import MOST_CENTRES, OFF, POOLED, UNKNOWN, Model, World, filled
 from briee.algorithms.general.world_stage import step_evidence
 

@@ -30,9 +30,9 @@ from briee.algorithms.general.candidates import (
 from briee.algorithms.general.config import FitConfig
 from briee.algorithms.general.contexts import Contexts, groups
 from briee.algorithms.general.decoders import Decoders
-from briee.algorithms.general.episodes import balanced
 from briee.algorithms.general.kernel_bank import STATES
 from briee.algorithms.general.label_search import Labels, Search, predicted
+from briee.algorithms.general.state import balanced
 
 SHARE = 0.8  # of the score of the labels that levels have: a shared regression must be worth as much
 LEVELS = 3  # levels at which a shared regression must prove its worth

@@ -13,11 +13,10 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from briee.algorithms.general.config import GeneralConfig
-from briee.algorithms.general.episodes import Episodes
 from briee.algorithms.general.exact import hashes, repeated_share, whole
+from briee.algorithms.general.state import Episodes
 from briee.algorithms.general.world import EXACT, OFF, STEPS, UNKNOWN, Model, World
-from briee.algorithms.general.world_plan import plan_discovery, plan_reward
-from briee.algorithms.general.world_policy import WorldPolicy
+from briee.algorithms.general.world_plan import WorldPolicy, plan_discovery, plan_reward
 from briee.protocols import PolicyKind, Sampler
 from briee.rollout.trajectories import Trajectories
 
