@@ -166,19 +166,20 @@ def main(argv: list[str] | None = None) -> None:
                 found = judge(algorithm, state, rewards, kind)
                 ratios = [outcome.ratio for outcome in found]
                 print(f"  {kind}: worst {min(ratios):.3f}, mean {np.mean(ratios):.3f}", file=sys.stderr)
-                history += [{"horizon": args.horizon, "seed": args.seed} | one._asdict() for one in found]
-    name = TABLE if args.algo == "reward-free" else "held_out_general.csv"
-    write(args.out, history, close_manifest(manifest), name)
+                about = {"algo": args.algo, "horizon": args.horizon, "seed": args.seed}
+                history += [about | one._asdict() for one in found]
+    write(args.out, history, close_manifest(manifest))
 
 
-def write(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any], name: str = TABLE) -> None:
+def write(folder: Path, rows: list[dict[str, Any]], manifest: dict[str, Any]) -> None:
     """The table and the manifests in a folder, with these rows of one run instead of its earlier ones."""
-    table, manifests = folder / name, folder / "manifest.json"
-    key = [str(rows[0][name]) for name in ("horizon", "seed")]
+    table, manifests = folder / TABLE, folder / "manifest.json"
+    names = "algo", "horizon", "seed"
+    key = [str(rows[0][name]) for name in names]
     others = read_table(table) if table.exists() else []
-    write_rounded(table, [row for row in others if [row["horizon"], row["seed"]] != key] + rows)
+    write_rounded(table, [row for row in others if [row[name] for name in names] != key] + rows)
     known = json.loads(manifests.read_text()) if manifests.exists() else {}
-    known["h{}_seed{}{}".format(*key, "" if name == TABLE else "_general")] = manifest
+    known["{}_h{}_seed{}".format(*key)] = manifest
     manifests.write_text(json.dumps(known, indent=2) + "\n")
 
 

@@ -254,7 +254,9 @@ RESULTS = Path(__file__).parents[3] / "results" / "reward_free"
 
 @pytest.mark.parametrize("seed", ["1", "12"])
 def test_the_committed_outcomes_on_the_lock_of_horizon_25(seed):
-    rows = [row for row in read_table(RESULTS / "held_out_general.csv") if row["seed"] == seed]
+    rows = [
+        row for row in read_table(RESULTS / "held_out.csv") if (row["algo"], row["seed"]) == ("general", seed)
+    ]
     by_episodes = {n: [row for row in rows if row["episodes"] == n] for n in ("500", "1000", "1500")}
     assert [len(own) for own in by_episodes.values()] == [61, 61, 61]
     worst = {n: min(float(row["ratio"]) for row in own) for n, own in by_episodes.items()}
