@@ -26,6 +26,7 @@ from queries import (
     HORIZONS,
     STATISTICS,
     authors_numbers,
+    commands,
     count,
     each,
     finished,
@@ -40,8 +41,8 @@ from queries import (
     solved,
     span,
     table,
+    worlds_of_people,
 )
-from world_tables import commands, worlds_of_people
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -1,4 +1,4 @@
-"""Numbers of results/ for the pages: statistics of the runs of a line, and values of other files."""
+"""Numbers of results/ for the pages: statistics of the runs of a line, values of other files, some tables."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -11,6 +11,9 @@ from briee.errors import RunError
 from briee.experiments.paper_figures import MEASURED
 from briee.experiments.rivals import DIFFERENCES, LOCK, UNEVEN, WORLDS, cell, refuses
 from briee.experiments.tables import Row, read_curves
+from briee.experiments.worlds import WORLDS as OWN_WORLDS
+from briee.experiments.worlds import World as OwnWorld
+from briee.experiments.worlds import share
 from briee.training.directory import read_table
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -261,3 +264,102 @@ def _found(rows: Sequence[Row]) -> tuple[str, str]:
     after = f", after {count(median(done))}" if done else ""
     failed = [f"{float(row['final_return']):.2f}" for row in rows if row["solved"] != "True"]
     return f"{len(done)} of {len(rows)}{after}", ", ".join(failed)
+
+
+PEOPLE = "worlds-general"
+SB3 = {"sb3:PPO paper": "PPO", "sb3:DQN paper": "DQN"}
+
+
+def worlds_of_people() -> str:
+    """Every environment: episodes, seconds, share of the optimum, and Stable-Baselines3."""
+    head = [
+        "environment",
+        "runs",
+        "episodes until solved",
+        "share of the optimum",
+        "seconds",
+        *SB3.values(),
+        "better one over ours",
+    ]
+    return table(head, [_line(world) for world in OWN_WORLDS])
+
+
+def commands() -> str:
+    """The command of every environment."""
+    return table(["environment", "command"], [[_words(w), f"`{w.command}`"] for w in OWN_WORLDS])
+
+
+def shares_of(world: OwnWorld, label: str = "general") -> list[float]:
+    """The share of the optimum of every run of a line."""
+    curves = _curves().get((label, world.name), [])
+    found = [share(curves, row) for row in _rows(world, label)]
+    return [value for value in found if value is not None]
+
+
+@cache
+def _curves() -> dict[tuple[str, str], list[Row]]:
+    """The curves of every line in every world."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for point in read_curves(RESULTS / PEOPLE):
+        found.setdefault((point["label"], point["world"]), []).append(point)
+    return found
+
+
+def _rows(world: OwnWorld, label: str) -> list[Row]:
+    """The runs of a line that are over."""
+    own = [row for row in runs(PEOPLE) if (row["label"], row["world"]) == (label, world.name)]
+    return finished(own)
+
+
+def _words(world: OwnWorld) -> str:
+    return f"{world.words} (`--rich {world.rich}`)" if world.rich else world.words
+
+
+def _episodes(rows: list[Row]) -> str:
+    done = solved(rows)
+    if not done:
+        return f"{count(median(int(row['episodes']) for row in rows))} in all"
+    missing = "" if len(done) == len(rows) else f" ({len(done)} of {len(rows)})"
+    return f"{span(sorted(done))}{missing}"
+
+
+def _line(world: OwnWorld) -> list[str]:
+    """A row of the table."""
+    rows = _rows(world, "general")
+    if not rows:
+        return [_words(world), *["not run"] * (5 + len(SB3))]
+    own = shares_of(world)
+    reached = [round(float(row["final_return"]), 2) for row in rows]
+    optimum = span([round(value, 2) for value in own], ".2f") if own else f"return {span(reached, '.2f')}"
+    seconds = f"{median(float(row['seconds']) for row in rows):.0f}"
+    own_cells = [_words(world), str(len(rows)), _episodes(rows), optimum, seconds]
+    return [*own_cells, *(_rival(world, name) for name in SB3), _factor(world, rows)]
+
+
+def _rival(world: OwnWorld, label: str) -> str:
+    """Episodes until solved, or the share of the optimum, or the return, after all of them."""
+    rows = _rows(world, label)
+    if not rows:
+        return "not run"
+    if done := solved(rows):
+        return span(done) if len(done) == len(rows) else f"{span(done)} ({len(done)} of {len(rows)})"
+    shares = shares_of(world, label)
+    reached = [round(float(row["final_return"]), 2) for row in rows]
+    positive = shares and min(shares) > -0.5  # of a negative optimum, a share says little
+    words = (
+        span([round(value, 2) for value in shares], ".2f") if positive else f"return {span(reached, '.2f')}"
+    )
+    return f"{words.replace('-0.00', '0.00')} after {count(min(int(row['episodes']) for row in rows))}"
+
+
+def _factor(world: OwnWorld, ours: list[Row]) -> str:
+    """Episodes of the better rival over ours; if neither solved the world, all of theirs over ours."""
+    theirs = [row for label in SB3 for row in _rows(world, label)]
+    if not theirs:
+        return "–"
+    own = median(solved(ours) or [int(row["episodes"]) for row in ours])
+    if not solved(ours):
+        return "see shares"
+    if done := solved(theirs):
+        return f"{min(done) / own:.0f}"
+    return f"> {max(int(row['episodes']) for row in theirs) / own:.0f}"
