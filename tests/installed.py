@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
 SMOKE = (
-    "test_package.py", "test_configuration.py", "numerics", "algorithms/paper/test_briee.py",
+    "test_package.py", "test_configuration.py", "numerics", "algorithms/paper/test_lsvi.py",
     "algorithms/efficient/test_cell_planning.py", "rollout/test_rollout.py",
     "algorithms/general/test_label_search.py", "training/test_checkpoint.py",
     "training/test_run_lock.py", "envs/test_gym_shells.py",
