@@ -29,7 +29,7 @@ from briee.experiments.tables import (
 )
 from briee.report.leaderboard import label_of, world_in_suite, worlds_of
 from briee.training.directory import read_table
-from briee.training.listing import list_runs
+from briee.training.spec import list_runs
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,8 +21,8 @@ from briee.errors import RunError
 from briee.training import directory
 from briee.training.checkpoint import Folder
 from briee.training.directory import LIFETIME, LockLostError, is_locked, locked, read_table, write_atomically
-from briee.training.listing import list_runs
 from briee.training.session import run
+from briee.training.spec import list_runs
 from toy_run import make_toy
 
 

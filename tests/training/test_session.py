@@ -26,10 +26,9 @@ from briee.training import loop
 from briee.training import session as runs
 from briee.training.checkpoint import CheckpointError, Folder
 from briee.training.directory import MetricsFile, read_metrics, read_table
-from briee.training.listing import list_runs
 from briee.training.loop import SETTLED, DivergedError, Progress, count_settled, reaches_optimum
 from briee.training.session import RunInterrupted, claimed, load_moment, run
-from briee.training.spec import RunSpec
+from briee.training.spec import RunSpec, list_runs
 from toy_run import Toy, ToySampler, make_toy
 
 SUMMARY = {

@@ -12,7 +12,7 @@ import tyro
 
 from briee.cli.main import Flag, parse
 from briee.errors import UsageError
-from briee.training.listing import Listed, list_runs
+from briee.training.spec import Listed, list_runs
 
 NEVER = 1_000_000
 """Columns of an output that is no terminal."""

@@ -18,9 +18,8 @@ from rich.text import Text
 from briee.cli.main import Flag, parse
 from briee.errors import UsageError
 from briee.training.directory import read_json, read_metrics
-from briee.training.listing import Listed, list_runs
 from briee.training.progress import cells, clock, summary_lines
-from briee.training.spec import run_title
+from briee.training.spec import Listed, list_runs, run_title
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = (("return", "eval_return"), ("exploring", "explore_return"), ("level", "reached_level"))

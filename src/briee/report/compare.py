@@ -18,8 +18,7 @@ import numpy as np
 from briee.algorithms.registry import colour, in_words, style
 from briee.errors import RunError
 from briee.training.directory import read_table, write_atomically, write_table
-from briee.training.listing import list_runs
-from briee.training.spec import RunSpec
+from briee.training.spec import RunSpec, list_runs
 from briee.training.sweep import world_of
 
 SAMPLES = 2_000

@@ -13,7 +13,7 @@ from briee.diagnose.decoder_table import DecoderTable
 from briee.diagnose.latent_map import LatentMap, level_history, map_latents, stored_visits
 from briee.errors import RunError
 from briee.training.directory import read_json, read_metrics
-from briee.training.listing import list_runs
+from briee.training.spec import list_runs
 
 TIMES = ("collect", "represent", "plan", "evaluate")
 POINTS = 40

@@ -12,8 +12,7 @@ from briee.configuration import flatten
 from briee.errors import RunError
 from briee.report.compare import Line, compare, markdown, read_rows
 from briee.training.directory import read_json, read_metrics
-from briee.training.listing import list_runs
-from briee.training.spec import RunSpec, load_spec
+from briee.training.spec import RunSpec, list_runs, load_spec
 from briee.training.sweep import Run, value_text, world_of
 
 HEAD = ("algorithm", "solved", "median episodes", "interquartile mean", "seconds")

@@ -1,16 +1,16 @@
-"""A run as data: every value that determines it, from and to config.json. Imports no JAX."""
+"""A run as data: every value that determines it, from and to config.json; the runs of a folder. No JAX."""
 
 import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from briee.algorithms.registry import RENAMED, find, preset
 from briee.configuration import AlgorithmConfig, config_from_json, flatten
 from briee.envs.registry import instance_argument
 from briee.errors import RunError, UsageError
-from briee.training.directory import read_json
+from briee.training.directory import is_locked, read_json
 
 if TYPE_CHECKING:
     from briee.protocols import Algorithm
@@ -122,3 +122,37 @@ class Wanted:
             if name not in self.free and before.get(name) != now.get(name):
                 return name, before.get(name), now.get(name)
         return None
+
+
+class Listed(NamedTuple):
+    """One run in a listing; the summary is empty before the first checkpoint."""
+
+    path: Path
+    state: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+
+
+def list_runs(root: Path) -> list[Listed]:
+    """Run directories at or below `root`, sorted by path, each with its state.
+
+    State: `running`, `solved`, `finished` (budget used up), `stopped` (can be resumed) or `unreadable`.
+    """
+    found = []
+    for file in sorted(root.rglob("config.json")):
+        try:
+            config, summary = read_json(file) or {}, read_json(file.with_name("summary.json")) or {}
+        except RunError:
+            found.append(Listed(file.parent, "unreadable", {}, {}))
+            continue
+        if {"env", "algorithm", "seed"} <= config.keys():
+            found.append(Listed(file.parent, _run_state(file.parent, summary), config, summary))
+    return found
+
+
+def _run_state(path: Path, summary: dict[str, Any]) -> str:
+    if is_locked(path / "lock"):
+        return "running"
+    if summary.get("finished"):
+        return "solved" if summary.get("solved") else "finished"
+    return "stopped"
