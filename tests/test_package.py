@@ -116,7 +116,7 @@ def test_the_package_is_built_and_its_description_renders_on_an_index(tmp_path):
 
 
 SLOW = pytest.mark.slow
-PRESETS = ["default", "paper", pytest.param("released", marks=SLOW)]
+PRESETS = [pytest.param("default", marks=SLOW), "paper", pytest.param("released", marks=SLOW)]
 
 
 def few_rows(config):

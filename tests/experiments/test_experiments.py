@@ -85,7 +85,7 @@ def test_all_switches_together_make_the_released_code():
     assert whole.spec().config == own.spec().config
 
 
-COMPILES_MUCH = ("fig1b", "fig2b", "fig2c", "decoder", "rivals")
+COMPILES_MUCH = ("fig1b", "fig2b", "fig2c", "decoder", "rivals", "ablation", "ablation-efficient")
 """Their smoke runs use many algorithms, each compiled anew."""
 
 

@@ -109,7 +109,7 @@ def test_standardised_observations_have_mean_zero_and_variance_one():
     assert (jax.vmap(standard_of(jnp.ones((5, 3)), jnp.ones(5, bool)))(jnp.ones((5, 3))) == 0).all()
 
 
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("standardize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_with_standardised_observations_their_scale_does_not_matter(standardize):
     """Agents on a lock and on the same lock in other units see the same latent states."""
 
