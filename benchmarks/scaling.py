@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -110,36 +111,29 @@ def measure_practical(horizon: int) -> list[str]:
 
 def write_practical(path: str) -> None:
     """Measure the preset `practical` at every horizon, and write the table."""
-    with open(path, "w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("setting", "cpu_seconds", "cpu_seconds_per_level", "peak_gigabytes"))
-        for horizon in (6, 12, 25, 50, 100):
-            command = [sys.executable, __file__, "--practical-one", str(horizon)]
-            row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            table.writerow(row)
-            print(*row, flush=True)
+    columns = ("setting", "cpu_seconds", "cpu_seconds_per_level", "peak_gigabytes")
+    write(path, columns, [("--practical-one", str(horizon)) for horizon in (6, 12, 25, 50, 100)])
 
 
 def write_updates(path: str) -> None:
     """Measure every algorithm in every world, and write the table."""
-    with open(path, "w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(("setting", "horizon", "dimension", "num_latents", "episodes", "cpu_seconds"))
-        for algo, worlds in ALGORITHMS.items():
-            for world in worlds:
-                command = [sys.executable, __file__, "--update", algo, world]
-                row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-                table.writerow(row)
-                print(*row, flush=True)
+    columns = ("setting", "horizon", "dimension", "num_latents", "episodes", "cpu_seconds")
+    write(path, columns, [("--update", algo, world) for algo, own in ALGORITHMS.items() for world in own])
 
 
 def main(path: str) -> None:
     """Measure every horizon and write the table."""
+    sizes = [(6, 0), (12, 0), (25, 0), (50, 0), (100, 10_000)]
+    write(path, COLUMNS, [("--one", str(horizon), str(warmup)) for horizon, warmup in sizes])
+
+
+def write(path: str, columns: Sequence[str], settings: Sequence[Sequence[str]]) -> None:
+    """Write a table: a row of every setting, each measured by this program in a process of its own."""
     with open(path, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(COLUMNS)
-        for horizon, warmup in [(6, 0), (12, 0), (25, 0), (50, 0), (100, 10_000)]:
-            command = [sys.executable, __file__, "--one", str(horizon), str(warmup)]
+        table.writerow(columns)
+        for arguments in settings:
+            command = [sys.executable, __file__, *arguments]
             row = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
             table.writerow(row)
             print(*row, flush=True)

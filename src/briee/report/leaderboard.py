@@ -92,7 +92,7 @@ def left_out(suite: Sequence[Run], world: str, present: Collection[str]) -> list
 
 def _explores(spec: RunSpec) -> int:
     """Episodes that a rival which works level by level plays before it plans, at least; 0 for others."""
-    return getattr(spec.config, "episodes_per_level", 0) * (spec.horizon - 1)
+    return flatten(dataclasses.asdict(spec.config)).get("episodes_per_level", 0) * (spec.horizon - 1)
 
 
 def _entry(line: Line) -> list[str]:
