@@ -60,6 +60,37 @@ def test_the_classifier_recovers_kinematic_inseparability(forward):
     assert first == second != third
 
 
+def corners(n: int = 800) -> tuple[Gathered, jnp.ndarray]:
+    """Action 0 leads to the corners (1, 1) and (-1, -1), action 1 to the other two: no line separates them.
+    The member of the cover is the action."""
+    rng = np.random.default_rng(5)
+    action, sign = rng.integers(2, size=n), rng.choice([-1, 1], size=n)
+    after = np.stack([sign, np.where(action == 0, sign, -sign)], axis=1)
+    next_x = jnp.asarray(after + 0.1 * rng.normal(size=(n, 2)), jnp.float32)
+    zero, action = jnp.zeros(n), jnp.asarray(action)
+    rows = Gathered(jnp.ones((n, 2)), action, zero, next_x, zero, next_x, zero, action, zero)
+    return rows, jnp.asarray([[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0]])
+
+
+def test_a_hidden_layer_finds_abstract_states_that_no_line_separates():
+    rows, points = corners()
+    linear, network = (
+        np.asarray(abstraction(rows, replace(PAPER, decoder_size=size), 2, jax.random.key(0))(points))
+        for size in (0, 32)
+    )
+    first, same, other, its_same = network.argmax(axis=1)
+    assert first == same != other == its_same
+    first, same, other, its_same = linear.argmax(axis=1)
+    assert not first == same != other == its_same
+
+
+def test_musik_finds_predecessors_of_states_that_no_line_separates():
+    rows, _ = corners()
+    config = replace(MusikConfig.paper(3), num_latents=2, decoder_size=32, steps=600, squash=False)
+    _, parent = inverse_kinematics(rows, config, 2, jax.random.key(0))
+    assert sorted(parent.tolist()) == [0, 1]
+
+
 def test_fitted_q_iteration_is_exact_on_tables():
     """Two steps, one state: action 1 pays 1 at the end, action 0 pays 0.25 at the start."""
     action = jnp.asarray(np.random.default_rng(0).integers(2, size=(2, 200)))

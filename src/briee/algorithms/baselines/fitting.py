@@ -60,6 +60,12 @@ def new_layers(key: PRNGKeyArray, sizes: Sequence[int], activation: str = "tanh"
     return Layers(weights, biases, activation)
 
 
+def new_decoder(key: PRNGKeyArray, dimension: int, hidden_size: int, num_latents: int) -> Layers:
+    """Scores of latent states: a linear function, or a ReLU network if there are hidden units."""
+    hidden = [hidden_size] if hidden_size else []
+    return new_layers(key, (dimension, *hidden, num_latents), "relu" if hidden else "tanh")
+
+
 def zero_layers(sizes: Sequence[int], *leading: int, activation: str = "tanh") -> Layers:
     """Zeros, with further leading axes."""
     shapes = list(pairwise(sizes))

@@ -22,7 +22,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
-from briee.algorithms.baselines.fitting import Layers, Stopped, descend_with_patience, new_layers, regress
+from briee.algorithms.baselines.fitting import (
+    Layers,
+    Stopped,
+    descend_with_patience,
+    new_decoder,
+    new_layers,
+    regress,
+)
 from briee.algorithms.baselines.psdp import (
     Chains,
     Gathered,
@@ -195,8 +202,8 @@ def _trained(rows: Gathered, config: HomerConfig, num_actions: int, key: PRNGKey
     """A classifier trained first with soft abstract states, then with discrete ones."""
     keys, d, B = jax.random.split(key, 6), rows.x.shape[1], config.num_latents
     start = Classifier(
-        new_layers(keys[0], (d, B)),
-        new_layers(keys[1], (d, B)),
+        new_decoder(keys[0], d, config.decoder_size, B),
+        new_decoder(keys[1], d, config.decoder_size, B),
         new_layers(keys[2], (2 * B + num_actions, config.hidden_size, 1), "leaky_relu"),
     )
     impostor = rows.next_x[jax.random.permutation(keys[3], len(rows.action))]

@@ -7,8 +7,9 @@
         often preceded argmax phi = j
     PSDP for the reward over the cover                                  (planning)
 
-phi = softmax(linear), f_j one head each of a tanh network. Nothing is assumed but a block MDP with K states
-a level; the index I is counted, which is the maximum likelihood of a table.
+phi = softmax(linear), or a network with `decoder_size` hidden units; f_j one head each of a tanh network.
+Nothing is assumed but a block MDP with K states a level; the index I is counted, which is the maximum
+likelihood of a table.
 """
 
 import equinox as eqx
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from briee.algorithms.baselines.attempts import Attempts, AttemptState, counted
-from briee.algorithms.baselines.fitting import Layers, descend, new_layers, zero_layers
+from briee.algorithms.baselines.fitting import Layers, descend, new_decoder, new_layers, zero_layers
 from briee.algorithms.baselines.psdp import (
     Chains,
     Gathered,
@@ -107,7 +108,7 @@ def inverse_kinematics(
     training = {"steps": config.steps, "batch": config.batch, "learning_rate": config.learning_rate}
     d, K = rows.x.shape[1], config.num_latents
     start = (
-        new_layers(phi_key, (d, K)),
+        new_decoder(phi_key, d, config.decoder_size, K),
         new_layers(heads_key, (d, config.hidden_size, K * num_actions)),
     )
     data = rows.x, rows.action, rows.next_x

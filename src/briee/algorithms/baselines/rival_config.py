@@ -72,6 +72,8 @@ class MusikConfig(AttemptsConfig):
     """Episodes per level of exploration: 2,600, 6,000 and 10,100 for H = 25, 50 and 100 (its authors)."""
     hidden_size: int = 200
     """Hidden units of the inverse model (its authors)."""
+    decoder_size: int = 0
+    """Hidden units of phi; 0: phi is linear, which is enough for the lock (its authors)."""
     steps: int = 128
     """Gradient steps per level (its authors: 64 to 128)."""
     batch: int = 4096
@@ -87,6 +89,7 @@ class MusikConfig(AttemptsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, ">= 1", "num_latents", "episodes_per_level", "hidden_size", "steps", "batch")
+        require(self, ">= 0", "decoder_size")
         require(self, "> 0", "learning_rate")
 
     @classmethod
@@ -118,6 +121,9 @@ class HomerConfig(AttemptsConfig):
     """Temperature of the Gumbel-softmax (its program)."""
     hidden_size: int = 56
     """Hidden units of the classifier's head (its program)."""
+    decoder_size: int = 0
+    """Hidden units of phi and of the encoder; 0: they are linear, which is enough for the lock (its
+    program)."""
     batch: int = 32
     """Rows per gradient step, half of them real (its program)."""
     learning_rate: float = 1e-3
@@ -136,6 +142,7 @@ class HomerConfig(AttemptsConfig):
         require(self, ">= 1", "num_latents", "episodes_per_level", "hidden_size", "epochs", "patience")
         require(self, ">= 1", "restarts")
         require(self, ">= 2", "batch")
+        require(self, ">= 0", "decoder_size")
         require(self, "> 0", "temperature", "learning_rate", "enough")
         require_choice(self, planner=("psdp", "prefix", "prefix-psdp"))
         if self.planner != "psdp" and self.psdp.regression.kind == "mlp":
