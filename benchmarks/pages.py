@@ -21,6 +21,7 @@ from statistics import median
 
 from briee.experiments.ablations import EFFICIENT_CHANGES, GENERAL_CHANGES, OTHER, PROTOCOL_VARIANTS, RELEASED
 from briee.experiments.paper_figures import REFERENCES
+from briee.experiments.rivals import NONLINEAR
 from briee.experiments.tables import Row
 from queries import (
     HORIZONS,
@@ -365,6 +366,32 @@ def beside_general() -> str:
     return table(["world", *learners.values()], rows)
 
 
+def beside_networks() -> str:
+    """The default algorithm beside others whose decoders are networks, where linear ones fail."""
+    others = {
+        "briee paper network": "Algorithm 1, `paper`",
+        "homer paper network": "HOMER",
+        "musik paper network": "MusIK",
+    }
+    lines = []
+    for words, world in NONLINEAR.items():
+        ours = [
+            row for row in runs("worlds") if row["world"] == f"general-{dict(world.arguments)['emission']}-h8"
+        ]
+        cells = [outcome(ours)]
+        for label in others:
+            own = [row for row in runs("rivals") if (row["label"], row["world"]) == (label, world.name)]
+            returns = "" if solved(own) else f": {_returns(own)}"
+            cells.append(outcome(own) + returns if own else "not run")
+        lines.append([words, *cells])
+    return table(["world, H = 8, A = 5", "`general`", *others.values()], lines)
+
+
+def _returns(rows: Sequence[Row]) -> str:
+    """The last return of each run."""
+    return ", ".join(f"{float(row['final_return']):.2f}" for row in rows)
+
+
 def _seconds(rows: Sequence[Row]) -> str:
     return f"{median(float(row['seconds']) for row in rows):.0f}"
 
@@ -406,6 +433,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "worlds": worlds,
     "general": general,
     "beside-general": beside_general,
+    "beside-networks": beside_networks,
     "worlds-of-people": worlds_of_people,
     "worlds-commands": commands,
     "environments": environments,

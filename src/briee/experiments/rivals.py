@@ -234,7 +234,7 @@ HOMER_CHANGES = LAYER, ("psdp.regression.kind", "mlp"), ("episodes_per_level", 5
 CNN_CHANGES = ("features.decoder", "cnn"), ("features.standardize", True)
 BEHIND_NETWORKS = (
     *(s for words in NONLINEAR for s in networked("musik", 41_600, words, SEEDS[:3], LAYER)),
-    *(s for words in NONLINEAR for s in networked("homer", 99_000, words, SEEDS[:1], *HOMER_CHANGES)),
+    *(s for words in NONLINEAR for s in networked("homer", 99_100, words, SEEDS[:1], *HOMER_CHANGES)),
     *(s for words in VECTORS for s in networked("briee", 8_000, words, SEEDS[:1], MLP)),
     *(s for words in IMAGES for s in networked("briee", 4_000, words, SEEDS[:1], *CNN_CHANGES)),
 )
