@@ -111,6 +111,7 @@ class Fingerprints:
         self.machine: dict[str, Any] = stored.get("machine", {})
         self.present: dict[str, str] = stored.get("present", {})
         self.commits: dict[str, dict[str, str]] = stored.get("commits", {})
+        self.here: dict[tuple[str, str], str] = {}
 
     def of(self, row: Mapping[str, str]) -> str:
         """The fingerprint that a row's algorithm had at its commit, as far as it is known; else ""."""
@@ -119,27 +120,39 @@ class Fingerprints:
     def find(self, row: Mapping[str, str]) -> str:
         """The fingerprint that a row's algorithm had at its commit, measured if it is not known yet.
 
-        It is "" if nobody can tell: the commit is gone, its source was edited, or it was measured on another
-        machine than the others and equals none of them.
+        It is "" if nobody can tell: the commit is gone or its source was edited; or this is another machine
+        than that of the file, and the commit computes other numbers here than the present numerics do.
         """
         pair, commit = f"{row['algorithm']} {row['preset']}", row["commit"]
-        if self.of(row) or pair not in PAIRS or not commit:
+        if self.of(row) or pair not in PAIRS or not commit or commit.endswith("+changes"):
             return self.of(row)
-        try:
-            if commit == source_commit():
-                found = measure(pair)
-            elif commit.endswith("+changes"):
-                return ""
-            else:
-                with checked_out(commit) as tree:
-                    found = measure(pair, tree)
-        except RunError:
-            return ""
+        found = self.measured(pair, commit)
         known = {self.present.get(pair), *(commits.get(pair) for commits in self.commits.values())}
-        if self.machine not in ({}, machine()) and found not in known:
-            return ""
-        self.add(commit, pair, found)
+        if found and self.machine not in ({}, machine()) and found not in known:
+            found = self.translated(pair, found)
+        if found:
+            self.add(commit, pair, found)
         return found
+
+    def measured(self, pair: str, commit: str) -> str:
+        """The fingerprint at a commit as it is on this machine, measured once; "" if it cannot be."""
+        if (pair, commit) not in self.here:
+            try:
+                if commit == source_commit():
+                    self.here[pair, commit] = measure(pair)
+                else:
+                    with checked_out(commit) as tree:
+                        self.here[pair, commit] = measure(pair, tree)
+            except RunError:
+                self.here[pair, commit] = ""
+        return self.here[pair, commit]
+
+    def translated(self, pair: str, found: str) -> str:
+        """The present fingerprint, if a commit that has it computes on this machine what was found here."""
+        present = self.present.get(pair, "")
+        same = (commit for commit, prints in self.commits.items() if prints.get(pair) == present)
+        reference = next(filter(None, (self.measured(pair, commit) for commit in same)), "")
+        return present if reference == found else ""
 
     def add(self, commit: str, pair: str, fingerprint: str) -> None:
         """Keep a measured fingerprint; that of an edited source only until the process ends."""
