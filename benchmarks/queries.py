@@ -157,7 +157,7 @@ STATISTICS: dict[str, Callable[[Sequence[Row]], str]] = {
     "shares": lambda rows: ", ".join(f"{share:.2f}" for share in shares(rows)),
     "least share": lambda rows: f"{min(shares(rows)):.3f}",
     "minutes": lambda rows: span([round(float(row["seconds"]) / 60) for row in rows]),
-    "accuracy": lambda rows: span([_last_accuracy(row) for row in rows], ".4f"),
+    "accuracy": lambda rows: span([_last_accuracy(row) for row in rows if row["solved"] == "True"], ".4f"),
     "version": lambda rows: ", ".join(sorted({row["version"] for row in rows})),
 }
 """Statistics that a query may ask of runs."""
