@@ -124,8 +124,10 @@ class Fingerprints:
         than that of the file, and the commit computes other numbers here than the present numerics do.
         """
         pair, commit = f"{row['algorithm']} {row['preset']}", row["commit"]
-        if self.of(row) or pair not in PAIRS or not commit or commit.endswith("+changes"):
+        if self.of(row) or pair not in PAIRS or not commit:
             return self.of(row)
+        if commit.endswith("+changes") and commit != source_commit():
+            return ""
         found = self.measured(pair, commit)
         known = {self.present.get(pair), *(commits.get(pair) for commits in self.commits.values())}
         if found and self.machine not in ({}, machine()) and found not in known:
