@@ -70,7 +70,7 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
         asked = {run.label for run in suite if run.world == name}
         shown += [x for x in here if x not in shown and (x.label in asked or "," not in x.label)]
         about = [f"Budget {world.budget:,} episodes, seeds {', '.join(map(str, world.seeds))}."]
-        about += left_out(suite, name, {line.label.replace(",", "").split()[0] for line in here})
+        about += left_out(suite, name, {line.label.replace(",", "").split()[0] for line in shown})
         table = "\n" + markdown(HEAD, [_entry(line) for line in shown]) if shown else ""
         parts.append(f"## {name}\n\n{' '.join(about)}\n{table}")
     return "\n".join(parts)
