@@ -135,6 +135,8 @@ def test_priors_never_learn_and_the_oldest_transitions_are_replaced():
     assert int(after.inserted) == 40
     assert not np.array_equal(after.replay.x[:10], jnp.zeros((10, after.replay.x.shape[1])))
     assert set(np.asarray(after.replay.level)) == {0, 1}
+    types = [[leaf.dtype for leaf in jax.tree.leaves(state)] for state in (before, after)]
+    assert types[0] == types[1], "a run could not read its checkpoint"
 
 
 def test_stored_values_of_the_priors_are_those_of_the_networks():

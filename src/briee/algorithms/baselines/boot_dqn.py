@@ -143,19 +143,20 @@ class BootDqn(Algorithm[BootDqnState]):
 
     def update(self, state: BootDqnState, phase: PhaseHook = no_phases) -> BootDqnState:
         """Several rounds of playing and learning."""
+        now = state
         for index in range(self.config.rounds):
             phase("collect")
             key = stream(state.key, "round", int(state.iteration), index)
-            played = self.sampler.rollout(self.policy(state, "optimistic"), key, self.config.workers)
+            played = self.sampler.rollout(self.policy(now, "optimistic"), key, self.config.workers)
             phase("plan")
-            state = replace(
-                _learned(state, played, stream(key, "learn"), self.config),
+            now = replace(
+                _learned(now, played, stream(key, "learn"), self.config),
                 explore_return=played.reward.sum(axis=1).mean(),
                 reached_level=jnp.float32(deepest_good_level(self.sampler, played)),
             )
         n = self.config.rounds * self.config.workers
-        return replace(
-            state,
+        return replace(  # the counters of `state`, since a jitted function returns them with 32 bits
+            now,
             iteration=state.iteration + 1,
             episodes=state.episodes + n,
             env_steps=state.env_steps + n * self.sampler.horizon,
