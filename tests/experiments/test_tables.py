@@ -135,6 +135,21 @@ def test_fingerprints_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch)
     assert Fingerprints(tmp_path).commits == {"0123": {"ppo paper": "abc"}}
 
 
+@pytest.mark.parametrize(("older", "found"), [("def", "abc"), ("ghi", "")])
+def test_on_another_machine_a_commit_is_compared_with_one_that_is_known(tmp_path, monkeypatch, older, found):
+    known = {"older": {"ppo paper": "abc"}}
+    values = {"machine": {"cpu": "another"}, "present": {"ppo paper": "abc"}, "commits": known}
+    (tmp_path / "fingerprints.json").write_text(json.dumps(values))
+    monkeypatch.setattr(fingerprint, "source_commit", lambda: "newer")
+    monkeypatch.setattr(fingerprint, "checked_out", contextlib.nullcontext)
+    monkeypatch.setattr(
+        fingerprint, "measure", lambda pair, tree="newer": older if tree == "older" else "def"
+    )
+    row = {"algorithm": "ppo", "preset": "paper", "commit": "newer"}
+    assert Fingerprints(tmp_path).find(row) == found
+    assert Fingerprints(tmp_path).commits.get("newer", {}) == ({"ppo paper": found} if found else {})
+
+
 def test_an_unknown_fingerprint_is_measured_at_its_commit_once(tmp_path, monkeypatch):
     measured: list[tuple[str, bool]] = []
 

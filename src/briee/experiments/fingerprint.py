@@ -102,6 +102,14 @@ def checked_out(commit: str) -> Iterator[Path]:
             )
 
 
+def _measure_at(commit: str, pair: str) -> str:
+    """The fingerprint of an algorithm and preset at a commit, on this machine."""
+    if commit == source_commit():
+        return measure(pair)
+    with checked_out(commit) as tree:
+        return measure(pair, tree)
+
+
 class Fingerprints:
     """results/fingerprints.json: the fingerprints of the present source, and those of commits."""
 
@@ -119,27 +127,32 @@ class Fingerprints:
     def find(self, row: Mapping[str, str]) -> str:
         """The fingerprint that a row's algorithm had at its commit, measured if it is not known yet.
 
-        It is "" if nobody can tell: the commit is gone, its source was edited, or it was measured on another
-        machine than the others and equals none of them.
+        On another machine than that of the file, a commit has the present fingerprint if a commit that is
+        known to have it computes the same numbers there. It is "" if nobody can tell: the commit is gone, its
+        source was edited, or its numbers equal none of those.
         """
         pair, commit = f"{row['algorithm']} {row['preset']}", row["commit"]
         if self.of(row) or pair not in PAIRS or not commit:
             return self.of(row)
+        if commit.endswith("+changes") and commit != source_commit():
+            return ""
         try:
-            if commit == source_commit():
-                found = measure(pair)
-            elif commit.endswith("+changes"):
-                return ""
-            else:
-                with checked_out(commit) as tree:
-                    found = measure(pair, tree)
+            found = _measure_at(commit, pair)
+            known = {self.present.get(pair), *(commits.get(pair) for commits in self.commits.values())}
+            if self.machine not in ({}, machine()) and found not in known:
+                found = self._present_if_equal(pair, found)
         except RunError:
             return ""
-        known = {self.present.get(pair), *(commits.get(pair) for commits in self.commits.values())}
-        if self.machine not in ({}, machine()) and found not in known:
-            return ""
-        self.add(commit, pair, found)
+        if found:
+            self.add(commit, pair, found)
         return found
+
+    def _present_if_equal(self, pair: str, found: str) -> str:
+        """The present fingerprint if a commit that has it gives `found` on this machine; else ""."""
+        present = self.present.get(pair, "")
+        have = (commit for commit, prints in self.commits.items() if prints.get(pair) == present)
+        commit = next(have, "")
+        return present if commit and _measure_at(commit, pair) == found else ""
 
     def add(self, commit: str, pair: str, fingerprint: str) -> None:
         """Keep a measured fingerprint; that of an edited source only until the process ends."""
