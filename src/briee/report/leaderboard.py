@@ -27,11 +27,12 @@ REFUSED = {"lsvi-ucb": "it has to be told the true features"}
 NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
-intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Algorithms that were run on
-some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has not explored all of them
-when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm. Two of them are slow:
-`lsvi-ucb-rff` (10,000 episodes took two hours at H = 25) and `boot-dqn` (a minute for 1,000 episodes). `lsvi-ucb` is told the true features.
-Seconds are from different machines.
+intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. For two slow algorithms n is
+often below the budget: `lsvi-ucb-rff` (10,000 episodes took two hours at H = 25) and `boot-dqn` (half a minute of CPU for 1,000 episodes).
+Algorithms that were run on some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has
+not explored all of them when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm.
+`lsvi-ucb` is told the true features.
+Seconds are from different machines, some of them busy with other work.
 Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
 Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
 """  # noqa: E501
