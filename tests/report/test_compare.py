@@ -236,10 +236,12 @@ def test_runs_are_cut_at_the_budget_and_entries_without_all_seeds_come_last(tmp_
         ROW + '"x","lock, H = 2",x,default,1,True,400,400,1\n"x","lock, H = 2",x,default,2,True,5000,5000,1\n'
         '"y","lock, H = 2",y,default,1,True,300,300,1\n"x","lock, H = 9",x,default,1,True,1,1,1\n'
         '"x","lock, H = 2",x,default,7,True,1,1,1\n'
+        '"lsvi-ucb, lam = 2","lock, H = 2",lsvi-ucb,default,1,True,2,2,1\n'  # of some seeds
     )
     page = leaderboard(read_suite(tmp_path / "suite.toml"), [tmp_path / "runs.csv"])
     assert "| x | 1 of 2 | 400 [400, ∞] | > 1,000 | 1 |" in page
     assert "Not run: lsvi-ucb." in page
+    assert "lam" not in page
     assert page.index("| y | 1 of 1 | 300 | 300 | 1 |") > page.index("| x | 1 of 2 |")
     assert "H = 9" not in page
 

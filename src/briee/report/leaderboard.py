@@ -27,11 +27,13 @@ REFUSED = {"lsvi-ucb": "it has to be told the true features"}
 NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
-intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Algorithms that were run on
-some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has not explored all of them
-when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm. Two of them are slow:
-`lsvi-ucb-rff` (10,000 episodes took two hours at H = 25) and `boot-dqn` (a minute for 1,000 episodes). `lsvi-ucb` is told the true features.
-Seconds are from different machines.
+intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Slow algorithms play fewer
+than the budget: `lsvi-ucb-rff` (10,000 episodes took two hours at H = 25), `boot-dqn` (half a minute of CPU for 1,000 episodes) and
+`briee practical` with noise (three minutes of CPU for 3,000).
+Algorithms that were run on some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has
+not explored all of them when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm.
+`lsvi-ucb` is told the true features.
+Seconds are from different machines, some of them busy with other work.
 Not in the suite: {"; ".join(f"`{name}` ({why})" for name, why in NOT_IN_SUITE.items())}.
 Made by `briee leaderboard` from the tables of runs; [sweeps.md](sweeps.md) says how to take part.
 """  # noqa: E501
@@ -70,7 +72,7 @@ def leaderboard(suite: Sequence[Run], tables: Sequence[Path]) -> str:
         asked = {run.label for run in suite if run.world == name}
         shown += [x for x in here if x not in shown and (x.label in asked or "," not in x.label)]
         about = [f"Budget {world.budget:,} episodes, seeds {', '.join(map(str, world.seeds))}."]
-        about += left_out(suite, name, {line.label.replace(",", "").split()[0] for line in here})
+        about += left_out(suite, name, {line.label.replace(",", "").split()[0] for line in shown})
         table = "\n" + markdown(HEAD, [_entry(line) for line in shown]) if shown else ""
         parts.append(f"## {name}\n\n{' '.join(about)}\n{table}")
     return "\n".join(parts)

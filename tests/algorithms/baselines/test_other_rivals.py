@@ -108,6 +108,7 @@ def constant(values) -> Layers:
 def test_the_loss_bootstraps_before_the_last_level_and_respects_masks():
     nets, priors = constant([[1.0, 0.0], [0.0, 0.0]]), constant([[0.0, 0.5], [0.0, 0.0]])
     ensemble = Ensemble(nets, priors, 2.0, 2)  # Q = [[1, 1], [0, 0]]
+    prior = jnp.tile(ensemble.prior(0, jnp.zeros(1)), (2, 1, 1))
     rows = Replay(
         x=jnp.zeros((2, 1)),
         level=jnp.array([0, 1]),
@@ -115,6 +116,8 @@ def test_the_loss_bootstraps_before_the_last_level_and_respects_masks():
         reward=jnp.array([0.5, 0.5]),
         next_x=jnp.zeros((2, 1)),
         seen_by=jnp.array([[True, False], [True, True]]),
+        prior=prior[..., 0],
+        next_prior=prior,
     )
     target = constant([[3.0, 0.0], [0.0, 0.0]])  # with the prior, max Q is 3 for the first network
     first, second = 0.5 + 0.9 * 3.0, 0.5
@@ -132,6 +135,19 @@ def test_priors_never_learn_and_the_oldest_transitions_are_replaced():
     assert int(after.inserted) == 40
     assert not np.array_equal(after.replay.x[:10], jnp.zeros((10, after.replay.x.shape[1])))
     assert set(np.asarray(after.replay.level)) == {0, 1}
+    types = [[leaf.dtype for leaf in jax.tree.leaves(state)] for state in (before, after)]
+    assert types[0] == types[1], "a run could not read its checkpoint"
+
+
+def test_stored_values_of_the_priors_are_those_of_the_networks():
+    lock = CombinationLock(horizon=2, num_actions=3)
+    algorithm = BootDqn(ScanSampler(lock), replace(SMALL_DQN, replay_size=30, rounds=2))
+    state = algorithm.update(algorithm.init(jax.random.key(0)))
+    rows, prior = state.replay, jax.vmap(state.ensemble.prior)
+    taken = jax.vmap(lambda values, action: values[:, action])(prior(rows.level, rows.x), rows.action)
+    np.testing.assert_allclose(rows.prior, taken, atol=1e-5)
+    np.testing.assert_allclose(rows.next_prior, prior(rows.level + 1, rows.next_x), atol=1e-5)
+    assert jnp.ptp(rows.next_prior, axis=0).min() > 0
 
 
 @pytest.mark.slow

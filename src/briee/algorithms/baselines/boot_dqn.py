@@ -36,14 +36,22 @@ class Ensemble(eqx.Module):
     scale: float = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
 
-    def inputs(self, level, observation) -> Float[Array, " i"]:
-        """The observation and the level, one-hot."""
-        return jnp.concatenate([observation.reshape(-1), jax.nn.one_hot(level, self.horizon)])
-
     def __call__(self, level, observation) -> Float[Array, "N A"]:
         """Q of every network."""
-        x = self.inputs(level, observation)
-        return jax.vmap(lambda net, prior: net(x) + self.scale * prior(x))(self.nets, self.priors)
+        return self.learned(self.nets, level, observation) + self.prior(level, observation)
+
+    def learned(self, nets: Layers, level, observation) -> Float[Array, "N A"]:
+        """The part of Q that is trained, with these networks."""
+        x = self._inputs(level, observation)
+        return jax.vmap(lambda net: net(x))(nets)
+
+    def prior(self, level, observation) -> Float[Array, "N A"]:
+        """The part of Q that stays as it was drawn."""
+        return self.scale * self.learned(self.priors, level, observation)
+
+    def _inputs(self, level, observation) -> Float[Array, " i"]:
+        """The observation and the level, one-hot."""
+        return jnp.concatenate([observation.reshape(-1), jax.nn.one_hot(level, self.horizon)])
 
 
 class MeanPolicy(eqx.Module):
@@ -72,7 +80,10 @@ class _Head(eqx.Module):
 
 
 class Replay(eqx.Module):
-    """A ring buffer of transitions, each with the networks that may see it."""
+    """A ring buffer of transitions, each with the networks that may see it.
+
+    The priors never change, so their values are computed once, when a transition is stored.
+    """
 
     x: Float[Array, "R d"]
     level: Int[Array, " R"]
@@ -80,6 +91,9 @@ class Replay(eqx.Module):
     reward: Float[Array, " R"]
     next_x: Float[Array, "R d"]
     seen_by: Bool[Array, "R N"]
+    prior: Float[Array, "R N"]
+    """Of the action taken."""
+    next_prior: Float[Array, "R N A"]
 
 
 class BootDqnState(eqx.Module):
@@ -116,32 +130,33 @@ class BootDqn(Algorithm[BootDqnState]):
         sizes = d + H, c.hidden_size, c.hidden_size, A
         make = jax.vmap(lambda key: new_layers(key, sizes, "relu"))
         nets, priors = (make(jax.random.split(stream(key, name), c.heads)) for name in ("nets", "priors"))
-        zero, missing, R = np.asarray(0, np.int64), jnp.float32(jnp.nan), c.replay_size
-        whole = jnp.zeros(R, jnp.int32)
-        rows = jnp.zeros((R, d)), whole, whole, jnp.zeros(R), jnp.zeros((R, d)), jnp.zeros((R, c.heads), bool)
+        zero, missing, R, N = np.asarray(0, np.int64), jnp.float32(jnp.nan), c.replay_size, c.heads
+        whole, x = jnp.zeros(R, jnp.int32), jnp.zeros((R, d))
+        values = jnp.zeros((R, N), bool), jnp.zeros((R, N)), jnp.zeros((R, N, A))
         return BootDqnState(
             key=key, iteration=zero, episodes=zero, env_steps=zero,
             ensemble=Ensemble(nets, priors, c.prior_scale, H), target=nets,
             optimizer=optax.adam(c.learning_rate).init(cast(Any, nets)),
-            replay=Replay(*rows), inserted=jnp.int32(0),
+            replay=Replay(x, whole, whole, jnp.zeros(R), x, *values), inserted=jnp.int32(0),
             explore_return=missing, reached_level=missing,
         )  # fmt: skip
 
     def update(self, state: BootDqnState, phase: PhaseHook = no_phases) -> BootDqnState:
         """Several rounds of playing and learning."""
+        now = state
         for index in range(self.config.rounds):
             phase("collect")
             key = stream(state.key, "round", int(state.iteration), index)
-            played = self.sampler.rollout(self.policy(state, "optimistic"), key, self.config.workers)
+            played = self.sampler.rollout(self.policy(now, "optimistic"), key, self.config.workers)
             phase("plan")
-            state = replace(
-                _learned(state, played, stream(key, "learn"), self.config),
+            now = replace(
+                _learned(now, played, stream(key, "learn"), self.config),
                 explore_return=played.reward.sum(axis=1).mean(),
                 reached_level=jnp.float32(deepest_good_level(self.sampler, played)),
             )
         n = self.config.rounds * self.config.workers
-        return replace(
-            state,
+        return replace(  # the counters of `state`, since a jitted function returns them with 32 bits
+            now,
             iteration=state.iteration + 1,
             episodes=state.episodes + n,
             env_steps=state.env_steps + n * self.sampler.horizon,
@@ -162,7 +177,7 @@ class BootDqn(Algorithm[BootDqnState]):
 def _learned(state: BootDqnState, played: Trajectories, key: PRNGKeyArray, config: BootDqnConfig):
     """The state after these episodes were stored and learned from."""
     mask_key, step_key = jax.random.split(key)
-    replay = _stored(state.replay, state.inserted, played, mask_key, config.mask)
+    replay = _stored(state, played, mask_key, config.mask)
     inserted = state.inserted + played.action.size
     rule, filled = optax.adam(config.learning_rate), jnp.minimum(inserted, config.replay_size)
 
@@ -187,29 +202,27 @@ def _learned(state: BootDqnState, played: Trajectories, key: PRNGKeyArray, confi
 
 def dqn_loss(nets: Layers, target: Layers, ensemble: Ensemble, rows: Replay, discount: float) -> Array:
     """The squared error of every network on the rows it may see, averaged."""
-    H = ensemble.horizon
-
-    def q(nets, level, x):
-        own = eqx.tree_at(lambda e: e.nets, ensemble, nets)
-        return jax.vmap(own)(level, x)  # [n, N, A]
-
-    value = jnp.where((rows.level + 1 < H)[:, None], q(target, rows.level + 1, rows.next_x).max(axis=2), 0.0)
+    learned, later = jax.vmap(ensemble.learned, (None, 0, 0)), rows.level + 1
+    next_q = learned(target, later, rows.next_x) + rows.next_prior  # [n, N, A]
+    value = jnp.where((later < ensemble.horizon)[:, None], next_q.max(axis=2), 0.0)
     goal = rows.reward[:, None] + discount * value
-    taken = jnp.take_along_axis(q(nets, rows.level, rows.x), rows.action[:, None, None], axis=2)[..., 0]
+    taken = _of_action(learned(nets, rows.level, rows.x), rows.action) + rows.prior
     return (rows.seen_by * (taken - goal) ** 2).sum(axis=1).mean()
 
 
-def _stored(replay: Replay, inserted, played: Trajectories, key: PRNGKeyArray, mask: float) -> Replay:
+def _of_action(values: Float[Array, "n N A"], action: Int[Array, " n"]) -> Float[Array, "n N"]:
+    return jnp.take_along_axis(values, action[:, None, None], axis=2)[..., 0]
+
+
+def _stored(state: BootDqnState, played: Trajectories, key: PRNGKeyArray, mask: float) -> Replay:
     """The buffer with these episodes in place of the oldest."""
+    replay, prior = state.replay, jax.vmap(state.ensemble.prior)
     E, H = played.action.shape
     flat = played.observation.reshape(E, H + 1, -1)
-    new = Replay(
-        flat[:, :-1].reshape(E * H, -1),
-        jnp.tile(jnp.arange(H), E),
-        played.action.reshape(-1),
-        played.reward.reshape(-1),
-        flat[:, 1:].reshape(E * H, -1),
-        jax.random.bernoulli(key, mask, (E * H, replay.seen_by.shape[1])),
-    )
-    places = (inserted + jnp.arange(E * H)) % len(replay.action)
+    x, next_x = (part.reshape(E * H, -1) for part in (flat[:, :-1], flat[:, 1:]))
+    level, action = jnp.tile(jnp.arange(H), E), played.action.reshape(-1)
+    seen_by = jax.random.bernoulli(key, mask, (E * H, replay.seen_by.shape[1]))
+    values = _of_action(prior(level, x), action), prior(level + 1, next_x)
+    new = Replay(x, level, action, played.reward.reshape(-1), next_x, seen_by, *values)
+    places = (state.inserted + jnp.arange(E * H)) % len(replay.action)
     return jax.tree.map(lambda old, rows: old.at[places].set(rows), replay, new)
