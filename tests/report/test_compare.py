@@ -106,7 +106,7 @@ def test_a_profile_averages_worlds_and_an_unsolved_world_counts_zero():
 
 def test_the_readme_has_the_medians_of_the_tables():
     """`briee compare` gives every number of ours in the README's table, and nothing else."""
-    lines = compare(read_rows([ROOT / "results" / "fig1b"]))
+    lines = compare([row for row in read_rows([ROOT / "results" / "fig1b"]) if row["finished"] == "True"])
     defaults = compare(read_rows([ROOT / "results" / "worlds"]))
     table = re.search(r"<!-- table: readme -->\n(.*?)<!-- /table -->", (ROOT / "README.md").read_text(), re.S)
     assert table is not None
