@@ -19,7 +19,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from briee.experiments.ablations import EFFICIENT_CHANGES, GENERAL_CHANGES, OTHER, PROTOCOL_VARIANTS, RELEASED
+from briee.experiments.ablations import (
+    EFFICIENT_CHANGES,
+    GENERAL_CHANGES,
+    OTHER,
+    PROTOCOL_VARIANTS,
+    RELEASED,
+)
+from briee.experiments.ablations import (
+    GENERAL as GENERAL_ABLATION,
+)
 from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.rivals import NONLINEAR
 from briee.experiments.tables import Row
@@ -185,15 +194,17 @@ def ablation_general() -> str:
         "lock, H = 6": "lock, H = 6",
         "rings, H = 5, A = 4": "lock, H = 5, emission = rings, num_actions = 4",
         "moving shapes, H = 5, A = 4": "lock, H = 5, emission = shapes, num_actions = 4",
+        "a network for each level, H = 5, A = 4": "lock, H = 5, emission = network, rotation = per_level, "
+        "num_actions = 4",
     }
-    rows = []
+    planned, rows = {(s.label, s.world) for s in GENERAL_ABLATION.settings}, []
     for variant in GENERAL_CHANGES:
-        label = f"general {variant}".strip()
-        lines = [
-            [r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, w)]
-            for w in worlds.values()
-        ]
-        rows.append([variant or "nothing left out", *(_with_returns(own) or "the same" for own in lines)])
+        label, cells = f"general {variant}".strip(), []
+        for world in worlds.values():
+            own = [r for r in runs("ablation-general") if (r["label"], r["world"]) == (label, world)]
+            missing = "not run" if (label, world) in planned else "the same"
+            cells.append(_with_returns(own) or missing)
+        rows.append([variant or "nothing left out", *cells])
     return table(["", *worlds], rows)
 
 

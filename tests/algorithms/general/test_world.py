@@ -18,7 +18,7 @@ from briee.algorithms.general.pooled import find_clusters, usual_radius
 from briee.algorithms.general.pooling import labels, left_open, mixes_steps, prediction, recurrence
 from briee.algorithms.general.world import EXACT, OFF, POOLED, STEPS, Model, no_world
 from briee.algorithms.general.world_plan import plan_discovery, plan_reward, random_share
-from briee.algorithms.general.world_stage import add_episodes, begin, scattered, step_evidence
+from briee.algorithms.general.world_stage import add_episodes, at_steps, begin, scattered, step_evidence
 from briee.envs.adapters.third_party import own_optimum
 from briee.envs.finite_block import FiniteBlockMDP
 from briee.envs.grids import ImageGrid, NoisyGrid
@@ -312,8 +312,38 @@ def test_the_step_matters_only_where_the_data_say_so():
     for h in range(6):
         stationary[:, h + 1] = rng.integers(0, 3, 40)
         stepped[:, h + 1] = (action[:, h] + h) % 2
-    assert step_evidence(stationary, action) < 5
-    assert step_evidence(stepped, action) > 20
+    assert step_evidence(at_steps(stationary, action, 2)) < 5
+    assert step_evidence(at_steps(stepped, action, 2)) > 20
+
+
+def test_the_evidence_for_the_step_is_that_of_dirichlet_predictions():
+    """A cell with successors 0, 0 and 1 at step 0 and 1 at step 1, whose frequencies are p = 1/2."""
+    once = np.array([[4, 0, 0, 2], [4, 1, 0, 1], [4, 1, 1, 1], [7, 0, 2, 9], [7, 1, 2, 5]])
+    first = (0.5 * 1.5 * 0.5) / (1 * 2 * 3)  # of 0, 0, 1 after each other
+    assert step_evidence(once) == pytest.approx(np.log(first / 0.5**3))  # cell 7 was seen at one step only
+
+
+def test_the_evidence_for_the_step_adds_up_over_rounds():
+    """Five episodes show each cell about once at each step; only many rounds tell that the step matters."""
+    rng = np.random.default_rng(0)
+    world = replace(no_world(16, 3, 2, 4), mode=np.asarray(EXACT, np.int32))
+    for _ in range(12):
+        place, action = rng.integers(0, 4, (5, 4)), rng.integers(0, 2, (5, 3))
+        for h in range(3):
+            place[:, h + 1] = (place[:, h] + action[:, h] * (h + 1) + rng.integers(0, 2, 5)) % 4
+        episodes = trajectories(np.eye(4, dtype=np.float32)[place])
+        world = world_stage.counted(world, replace(episodes, action=jnp.asarray(action)))
+    steps = world_stage.counted_steps(world)
+    assert steps[:, 3].sum() == 12 * 5 * 3
+    assert len(np.unique(steps[:, :3], axis=0)) == len(steps)
+    assert step_evidence(steps) > 10
+
+
+def test_a_full_table_of_steps_counts_no_more():
+    world = replace(no_world(1, 6, 2, 1), mode=np.asarray(EXACT, np.int32))  # four slots
+    for H, rows in ((3, 3), (6, 0)):
+        episodes = trajectories(np.zeros((2, H + 1, 1), np.float32))
+        assert len(world_stage.counted_steps(world_stage.counted(world, episodes))) == rows
 
 
 def test_noise_and_ended_episodes_are_no_exact_states():
@@ -396,6 +426,13 @@ def test_a_world_whose_step_matters_gets_states_with_the_step():
     np.testing.assert_array_equal(
         evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 5), 1
     )
+
+
+def test_a_lock_whose_observations_repeat_at_every_step_is_opened():
+    algorithm, state = learned("finite-lock", 3, 15, seed=31, num_actions=3, instance_seed=31)
+    assert int(state.world.mode) == STEPS
+    returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(5), 20)
+    np.testing.assert_array_equal(returns, 1.0)
 
 
 @pytest.mark.parametrize(("tries", "new", "expected"), [(20, 19, True), (20, 14, False), (12, 12, False)])

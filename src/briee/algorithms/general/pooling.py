@@ -15,7 +15,7 @@ from briee.algorithms.general.exact import hashes, whole
 from briee.algorithms.general.pooled import Clusters, find_clusters, principal, usual_radius
 from briee.algorithms.general.state import Episodes
 from briee.algorithms.general.world import MOST_CENTRES, OFF, POOLED, UNKNOWN, Model, World, filled
-from briee.algorithms.general.world_stage import step_evidence
+from briee.algorithms.general.world_stage import at_steps, step_evidence
 
 TRIALS = 0, 1, 2, 4, 8, 16  # updates after which pooled states are tried, if there are none
 GROWTH = 1.5  # pooled states are found again when there are this many times more episodes
@@ -69,7 +69,7 @@ def pooled_world(
         world = replace(world, score=np.array([pooled, per_level], np.float32))
         if pooled < max(per_level, LEAST_SCORE) or recurrence(label) < RECURS:
             return world
-        if step_evidence(label, action) > STEP_EVIDENCE:
+        if step_evidence(at_steps(label, action, int(action.max()) + 1)) > STEP_EVIDENCE:
             return world
     return recounted(world, clusters, data, episodes)
 

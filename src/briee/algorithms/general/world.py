@@ -47,8 +47,8 @@ class World(eqx.Module):
     times: Int[np.ndarray, " T"]
     curve: Int[np.ndarray, "2 n"]
     """Tries number n + 1 of a cell: how many there were, and how many led to a new successor."""
-    evidence: Float[np.ndarray, ""]
-    """Nats by which the step helps to predict transitions."""
+    steps: Int[np.ndarray, "T 4"]
+    """Cell, successor, step, and how often: as many transitions at a step as there is room for."""
     mean: Float[np.ndarray, " D"]
     transform: Float[np.ndarray, "D E"]
     """White coordinates z = (x - mean) @ transform of pooled states."""
@@ -85,7 +85,7 @@ def no_world(states: int, horizon: int, num_actions: int, dimension: int) -> Wor
         target=whole_numbers(C),
         times=whole_numbers(C),
         curve=np.zeros((2, CURVE), np.int64),
-        evidence=np.asarray(0.0, np.float32),
+        steps=whole_numbers(C, 4),
         mean=np.zeros(D, np.float32),
         transform=np.zeros((D, min(D, COORDINATES)), np.float32),
         centre=np.zeros((M, min(D, COORDINATES)), np.float32),

@@ -4,18 +4,18 @@ Episodes go towards discoveries; a part of them, and most once little is left to
 reward with confidence widths on what was estimated.
 """
 
-from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
+from scipy.special import gammaln
 
 from briee.algorithms.general.config import GeneralConfig
 from briee.algorithms.general.exact import hashes, repeated_share, whole
 from briee.algorithms.general.state import Episodes
-from briee.algorithms.general.world import EXACT, OFF, STEPS, UNKNOWN, Model, World
+from briee.algorithms.general.world import EXACT, OFF, STEPS, UNKNOWN, Model, World, filled
 from briee.algorithms.general.world_plan import WorldPolicy, plan_discovery, plan_reward
 from briee.protocols import PolicyKind, Sampler
 from briee.rollout.trajectories import Trajectories
@@ -59,13 +59,14 @@ def begin(world: World, episodes: Trajectories) -> World:
 
 def counted(world: World, episodes: Trajectories) -> World:
     """The world with the transitions of further episodes."""
-    model = Model.of(world)
+    model, A = Model.of(world), world.explore.shape[1]
     label = add_episodes(model, episodes)
     world = model.stored(world)
     if int(world.mode) != EXACT:
         return world
-    evidence = float(world.evidence) + step_evidence(label, np.asarray(episodes.action))
-    return replace(world, evidence=np.asarray(evidence, np.float32))
+    fresh = at_steps(label, np.asarray(episodes.action), A)
+    steps = added_up(np.concatenate([counted_steps(world), fresh]))
+    return replace(world, steps=filled(world.steps, steps)) if len(steps) <= len(world.steps) else world
 
 
 def add_episodes(model: Model, episodes: Trajectories) -> Int[np.ndarray, "E levels"]:
@@ -88,30 +89,52 @@ def add_episodes(model: Model, episodes: Trajectories) -> Int[np.ndarray, "E lev
     return label
 
 
-def step_evidence(label: Int[np.ndarray, "E levels"], action: Int[np.ndarray, "E H"]) -> float:
+def at_steps(
+    label: Int[np.ndarray, "E levels"], action: Int[np.ndarray, "E H"], num_actions: int
+) -> Int[np.ndarray, "n 4"]:
+    """Cell, successor and step of all transitions, and how often."""
+    step = np.broadcast_to(np.arange(action.shape[1]), action.shape)
+    cell, target = label[:, :-1] * num_actions + action, label[:, 1:]
+    known = (label[:, :-1] != UNKNOWN) & (target != UNKNOWN)
+    return added_up(np.stack([cell, target, step, np.ones_like(step)], -1)[known])
+
+
+def added_up(steps: Int[np.ndarray, "m 4"]) -> Int[np.ndarray, "n 4"]:
+    """One row for all that agree in cell, successor and step."""
+    key = numbered(*steps[:, :3].T)
+    _, first = np.unique(key, return_index=True)
+    return np.column_stack([steps[:, :3], totals(steps[:, 3], key)])[first]
+
+
+def counted_steps(world: World) -> Int[np.ndarray, "n 4"]:
+    """Cell, successor, step, and how often: the rows in use."""
+    return world.steps[world.steps[:, 3] > 0]
+
+
+def step_evidence(steps: Int[np.ndarray, "n 4"]) -> float:
     """Nats by which transitions are likelier if each step has its own probabilities.
 
-    Both predict one transition after the other, from those before it (Krichevsky and Trofimov). The
-    prediction of a step begins with that of all steps.
+    These are drawn from a Dirichlet distribution with the frequencies of all steps as parameters: a step
+    without data is like all others. Cells that were seen at one step only say nothing.
     """
-    all_steps: dict[int, Counter[int]] = defaultdict(Counter)
-    own_step: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    A, evidence = int(action.max()) + 1, 0.0
-    successors: dict[int, set[int]] = defaultdict(set)
-    cells = label[:, :-1] * A + action
-    for cell, target in zip(cells.ravel().tolist(), label[:, 1:].ravel().tolist(), strict=True):
-        successors[cell].add(target)
-    for row, targets in zip(cells.tolist(), label[:, 1:].tolist(), strict=True):
-        for h, (cell, target) in enumerate(zip(row, targets, strict=True)):
-            several = len(successors[cell])
-            if several == 1:
-                continue
-            common, own = all_steps[cell], own_step[cell, h]
-            usual = (common[target] + 0.5) / (common.total() + 0.5 * several)
-            evidence += float(np.log((own[target] + usual) / ((own.total() + 1) * usual)))
-            common[target] += 1
-            own[target] += 1
-    return evidence
+    cell, target, step, times = steps.astype(np.int64).T
+    here, everywhere = totals(times, cell, step), totals(times, cell)
+    p = totals(times, cell, target) / everywhere
+    one = gammaln(1 + here) / totals(np.ones_like(times), cell, step)  # of the successors at this step
+    gain = gammaln(p + times) - gammaln(p) - times * np.log(p) - one
+    return float(gain[here < everywhere].sum())
+
+
+def totals(times: Int[np.ndarray, " n"], *columns: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """For each row the sum of `times` over all rows that agree with it in these columns."""
+    _, group = np.unique(numbered(*columns), return_inverse=True)
+    return np.bincount(group, times).astype(np.int64)[group]
+
+
+def numbered(*columns: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """One number for each row, the same where rows agree in all columns."""
+    sizes = [int(column.max(initial=0)) + 1 for column in columns]
+    return np.ravel_multi_index([column.astype(np.int64) for column in columns], sizes)
 
 
 def collect(
@@ -130,7 +153,7 @@ def collect(
         world = with_discovery(counted(world, episodes), config)
     if int(world.mode) == EXACT and scattered(world):
         world = restarted(world, OFF)
-    elif int(world.mode) == EXACT and float(world.evidence) > STEP_EVIDENCE:
+    elif int(world.mode) == EXACT and step_evidence(counted_steps(world)) > STEP_EVIDENCE:
         world = restarted(world, STEPS)
     return Collected(world, returns[0] if returns else float("nan"), all_episodes)
 
@@ -159,7 +182,8 @@ def restarted(world: World, mode: int) -> World:
     """The world without what was counted, in another representation."""
     model = Model(world.explore.shape[1], len(world.depth), mode == STEPS)
     world = model.stored(replace(world, mode=np.asarray(mode, np.int32)))
-    return replace(world, explore=np.ones_like(world.explore), chance=np.asarray(1.0, np.float32))
+    empty = {"explore": np.ones_like(world.explore), "steps": np.zeros_like(world.steps)}
+    return replace(world, chance=np.asarray(1.0, np.float32), **empty)
 
 
 def with_discovery(world: World, config: GeneralConfig) -> World:
