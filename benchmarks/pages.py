@@ -86,7 +86,8 @@ def _timed(world: str) -> str:
 
 
 def _few(rows: Sequence[Row]) -> str:
-    """The median, and how many runs it is of if there are not five; runs that are not over do not count."""
+    """The median, or both of two runs, and how many runs there are if not five; runs that are not over do not
+    count."""
     rows = finished(rows)
     if not rows:
         return "–"
@@ -94,6 +95,7 @@ def _few(rows: Sequence[Row]) -> str:
     text = count(median(done)) if done else "not solved"
     if len(done) < len(rows):
         return f"{text} ({len(done)} of {len(rows)} seeds)"
+    text = span(done) if len(done) == 2 else text
     return text if len(rows) == 5 else f"{text} ({'one seed' if len(rows) == 1 else f'{len(rows)} seeds'})"
 
 
