@@ -385,3 +385,18 @@ def test_bench_counts_the_products_of_a_discriminator_step():
     assert (
         flops == 3 * forward - 2 * 5 * 2 * 3
     )  # backward costs twice the forward pass, except for the first input
+
+
+def test_a_background_job_that_ignores_ctrl_c_can_be_ended():
+    """Jobs that a script starts with & ignore SIGINT; SIGTERM ends them all the same."""
+    program = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); import briee.cli.main as cli; "
+        "cli.importlib.import_module = lambda name: print('ready', flush=True) or time.sleep(60); "
+        "import sys; sys.argv = ['briee', 'runs']; cli.entry()"
+    )
+    job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert job.stdout is not None
+    assert job.stdout.readline() == b"ready\n"
+    job.terminate()
+    _, error = job.communicate(timeout=30)
+    assert (job.returncode, error) == (130, b"interrupted\n")

@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import NoneType
+from types import FrameType, NoneType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -57,7 +57,7 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for characters it lacks
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends a run as Ctrl-C does
+    signal.signal(signal.SIGTERM, end)
     try:
         code = main()
         sys.stdout.flush()
@@ -69,6 +69,12 @@ def entry() -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """SIGTERM does what Ctrl-C does, also in a background job of a script, which ignores Ctrl-C."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
 def usage() -> str:
