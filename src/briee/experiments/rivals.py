@@ -255,9 +255,10 @@ def cell(rows: Table) -> str:
 
 
 def plot(runs: Table, curves: Table, path: Path, caption: str) -> None:
-    """A grid of algorithms and worlds: the share of runs solved as a shade, episodes or returns as text."""
+    """A grid of presets and worlds: the share of runs solved as a shade, episodes or returns as text."""
     from matplotlib.figure import Figure
 
+    runs = [row for row in runs if not row["variant"]]
     labels, worlds = (list(dict.fromkeys(row[name] for row in runs)) for name in ("label", "world"))
     words = {world.name: text for text, world in WORLDS.items()}
     figure = Figure(figsize=(2 + 1.3 * len(worlds), 2 + 0.4 * len(labels)), layout="constrained")
