@@ -137,17 +137,17 @@ def test_fingerprints_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch)
 
 def test_another_machine_recognises_the_numerics_of_a_known_commit(tmp_path, monkeypatch):
     """It rounds differently, but a commit that computes there what a known one computes has its numerics."""
-    values = {"machine": {"cpu": "another"}, "present": {"ppo paper": "abc"}}
-    values["commits"] = {"known": {"ppo paper": "abc"}}
+    known = {"known": {"ppo paper": "abc"}}
+    values = {"machine": {"cpu": "another"}, "present": {"ppo paper": "abc"}, "commits": known}
     (tmp_path / "fingerprints.json").write_text(json.dumps(values))
     rounded = {"known": "abc'", "same": "abc'", "edited": "def'"}
     monkeypatch.setattr(fingerprint, "checked_out", contextlib.nullcontext)
     monkeypatch.setattr(fingerprint, "measure", lambda pair, commit: rounded[commit])
     monkeypatch.setattr(fingerprint, "source_commit", lambda: "here")
-    known = Fingerprints(tmp_path)
+    fingerprints = Fingerprints(tmp_path)
     row = {"algorithm": "ppo", "preset": "paper"}
-    assert known.find(row | {"commit": "same"}) == "abc"
-    assert known.find(row | {"commit": "edited"}) == ""
+    assert fingerprints.find(row | {"commit": "same"}) == "abc"
+    assert fingerprints.find(row | {"commit": "edited"}) == ""
     assert set(Fingerprints(tmp_path).commits) == {"known", "same"}
 
 
