@@ -7,7 +7,7 @@ from typing import Any
 from briee.algorithms.general.config import CANDIDATES
 from briee.algorithms.registry import preset
 from briee.experiments.plots import plot_variants
-from briee.experiments.setting import SEEDS, Experiment, Setting, for_seeds
+from briee.experiments.setting import NEARLY, SEEDS, Experiment, Setting, for_seeds
 
 # Each difference between the text and the released code, switched one at a time at H = 6 and 12. If both
 # presets agree in a row of docs/deviations.md, the row is switched to its other reading. Rows without a
@@ -110,8 +110,6 @@ GENERAL_CHANGES: dict[str, tuple[tuple[str, Any], ...]] = {
     "no fresh test": (("fit.fresh_test", False),),
     "no blind tries": (("explore.blind_hope", 0.0), ("explore.blind_tries", 0.01)),
 }
-NEARLY = (("evaluation.episodes", 100), ("evaluation.tolerance", 0.03))
-"""The rule for observations that even the best decoder misreads now and then."""
 OF_IMAGES, OF_VECTORS = ("no patches", "no both"), ("no quadratic", "no products")
 PER_LEVEL = (("emission", "network"), ("rotation", "per_level"), ("num_actions", 4))
 GENERAL_WORLDS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from briee.experiments.setting import SEEDS, Experiment, Setting, for_seeds
+from briee.experiments.setting import NEARLY, SEEDS, Experiment, Setting, for_seeds
 from briee.training.directory import Table
 
 Values = tuple[tuple[str, Any], ...]
@@ -207,15 +207,13 @@ LIKE_THEIRS = tuple(
         variant=f"1200 a level: {words}",
     )
 )  # fmt: skip
-NEARLY = (("evaluation.episodes", 100), ("evaluation.tolerance", 0.03))
-"""The rule for observations that even the best decoder misreads now and then."""
 VECTORS = {"six modes a state": "modes", "rings": "rings", "a nonlinear network": "network"}
 IMAGES = {"images of digits, others in evaluation": "digits", "moving shapes in images": "shapes"}
 NONLINEAR = {
     words: World("lock", 8, (("num_actions", 5), ("emission", emission)), changes=NEARLY)
     for words, emission in (VECTORS | IMAGES).items()
 }
-"""Locks whose states no linear function separates, H = 8 and five actions, in words."""
+"""Locks with H = 8 and five actions behind nonlinear emissions, in words."""
 LAYER = ("decoder_size", 64)
 """A hidden layer for the decoders of HOMER and MusIK, as wide as that of Algorithm 1 with `--decoder mlp`."""
 MLP = ("features.decoder", "mlp")
