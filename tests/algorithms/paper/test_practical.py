@@ -249,10 +249,10 @@ def test_practical_solves_a_random_low_rank_mdp(temperature):
     config = replace(config, features=replace(config.features, num_latents=4))
     algorithm = BrieeAlgorithm(ScanSampler(env), config)
     state = algorithm.init(jax.random.key(0))
-    for _ in range(15):
+    for _ in range(25):
         state = algorithm.update(state)
-    returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 2000)
-    assert returns.mean() > 0.95 * env.optimal_return
+    returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 4000)
+    assert returns.mean() > 0.97 * env.optimal_return
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from briee.algorithms.paper.decoders import Decoder, Encoded, Standard, encode, 
 from briee.algorithms.paper.level_features import growth, learn_level, with_levels
 from briee.algorithms.paper.lsvi import QFunction, lsvi
 from briee.algorithms.paper.replearn import Discriminator, first_discriminators, replearn
+from briee.algorithms.paper.softness import is_due, softness
 from briee.compute import available_cores
 from briee.numerics.keys import stream
 from briee.numerics.linalg import at_level
@@ -224,17 +225,23 @@ class BrieeAlgorithm(Algorithm[B]):
         """Alg. 1, l. 5 by the game on held-out rows, at the levels that have data which grew."""
         config, rows = self.config.replearn, state.buffers.rows.only(self.config.replearn.rows)
         key = stream(state.key, "replearn", int(state.iteration))
+        table = self.temperature()
+        factor = np.asarray(state.decoder.temperature / table).max()
+        sharp = replace(state.decoder, temperature=table)  # the game finds states, not how soft they are
         assert state.growth is not None
         grown = (np.asarray(state.growth) > (config.growth or 0)) & np.asarray(rows.valid).any(-1)
         due = np.flatnonzero(grown).tolist()
         ranks, rows = state.buffers.ranks(), jax.tree.map(np.asarray, rows)
         learn = lambda h: learn_level(  # noqa: E731
-            at_level(rows, h), ranks[h], state.decoder, h, jax.random.fold_in(key, h), self.config.held_out,
+            at_level(rows, h), ranks[h], sharp, h, jax.random.fold_in(key, h), self.config.held_out,
             self.sampler.num_actions,
         )  # fmt: skip
         with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
             results = list(pool.map(learn, due))
-        decoder, gaps, rounds = with_levels(state.decoder, state.gaps, due, results)
+        decoder, gaps, rounds = with_levels(sharp, state.gaps, due, results)
+        if is_due(int(state.iteration) + 1):
+            factor = softness(decoder, rows, self.config.held_out, self.sampler.num_actions)
+        decoder = replace(decoder, temperature=table * factor)
         growth = jnp.asarray(np.where(grown, np.float32(0), state.growth))
         return replace(state, decoder=decoder, gaps=gaps, rounds=rounds, growth=growth)
 
@@ -321,12 +328,18 @@ class BrieeAlgorithm(Algorithm[B]):
             "replearn_gap": float(gaps.max()) if len(gaps) else 0.0,
             "replearn_rounds": float(state.rounds.mean()),
             "levels_refit": int((np.asarray(state.rounds) > 0).sum()),
+            "temperature": float(state.decoder.temperature[-1]),
         }
+
+    def temperature(self) -> Float[Array, " H"]:
+        """tau of each level, as configured (Table 2)."""
+        features = self.config.features
+        return jnp.full(self.sampler.horizon, features.temperature).at[0].set(features.first_temperature)
 
     def random_decoders(self, key: PRNGKeyArray) -> Decoder:
         """Decoders of all levels with random weights, stacked."""
         H, features = self.sampler.horizon, self.config.features
-        temperature = jnp.full(H, features.temperature).at[0].set(features.first_temperature)
+        temperature = self.temperature()
         mean = jnp.zeros(self.sampler.observation_shape)
         standard = Standard(mean, jnp.float32(1)) if features.standardize else None
         bias = jnp.zeros(features.num_latents) if features.bias else None

@@ -166,6 +166,9 @@ class HeldOutConfig:
     """Discriminators with a rival of their own in line 5, those predicted worst; one rival serves all."""
     directions: int = 12
     """Dimension of the subspace in which features are searched."""
+    softer: tuple[float, ...] = (2.0, 3.0, 4.5, 7.0, 10.0)
+    """Factors of the temperature that are tried for all levels together, because soft latent states predict
+    better if the MDP is not a block MDP but of low rank; none: the temperature stays as it is."""
     rival_evaluations: int = 20
     """Evaluations of L-BFGS for a rival in line 5."""
     evaluations: int = 80
@@ -179,6 +182,8 @@ class HeldOutConfig:
         require(self, ">= 2", "folds")
         require(self, "> 0", "softness", "white_softness")
         require(self, ">= 0", "share")
+        if not all(factor > 1 for factor in self.softer):
+            raise ValueError(f"softer must all be > 1, got {self.softer}")
 
 
 @dataclass(frozen=True)
