@@ -36,7 +36,7 @@ PRACTICAL_READS = {
     "collect.deviating", "collect.rounds", "replearn.growth", "held_out.directions", "held_out.evaluations",
     "held_out.folds", "held_out.gain", "held_out.least_rows", "held_out.passes", "held_out.rival_evaluations",
     "held_out.rounds", "held_out.rows", "held_out.singles", "held_out.softness", "held_out.white_softness",
-    "held_out.clusters", "held_out.share", "held_out.softer", "held_out.z",
+    "held_out.clusters", "held_out.share", "held_out.temperatures", "held_out.z",
 }  # fmt: skip
 """Fields that only the preset `practical` reads: RepLearn on held-out rows."""
 PAPER_READS = {

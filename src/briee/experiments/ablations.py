@@ -144,6 +144,8 @@ PROTOCOL_VARIANTS = (
     "no game",
     "batch of the paper",
     "bonus of the paper",
+    "ridge of the paper",
+    "temperature of the paper",
     "deviations only",
     "no clusters",
 )
@@ -156,6 +158,8 @@ def undone(variant: str, H: int) -> Changes:
         "no game": NO_GAME,
         "batch of the paper": (("collect.rounds", 1), ("collect.episodes", 50 * H)),
         "bonus of the paper": (("bonus.alpha", H / 5), ("bonus.lam", 1.0), ("lsvi.lam", 1.0)),
+        "ridge of the paper": (("lsvi.prior", "zero"),),
+        "temperature of the paper": (("held_out.temperatures", (1.0,)),),
         "deviations only": (
             ("replearn.rows", "deviations"),
             ("lsvi.rows", "deviations"),

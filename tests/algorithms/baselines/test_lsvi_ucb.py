@@ -10,7 +10,7 @@ import pytest
 from scipy.spatial.distance import pdist
 
 from briee.algorithms.baselines.config import LsviRffConfig, LsviUcbConfig
-from briee.algorithms.baselines.lsvi_data import Episodes, GroundTruth, fourier_features
+from briee.algorithms.baselines.lsvi_data import Counts, Episodes, GroundTruth, fourier_features
 from briee.algorithms.baselines.lsvi_ucb import LsviUcb, LsviUcbRff
 from briee.envs.lock import CombinationLock
 from briee.protocols import Knowledge
@@ -35,23 +35,27 @@ def trained(sampler):
     return algorithm, state
 
 
-def tabular_ucb(count, reward, beta, lam, clip):
+def tabular_ucb(count, reward, beta, lam, clip, prior="zero"):
     """Optimistic values f64[H, Z, A] from counts [H, A, Z, Z] and sums of rewards [H, A, Z], by hand."""
     H, A, Z, _ = count.shape
     Q, value = np.zeros((H, Z, A)), np.zeros(Z)
     for h in reversed(range(H)):
         n = count[h].sum(-1)
-        Q[h] = np.minimum((reward[h] + count[h] @ value) / (n + lam) + beta / np.sqrt(n + lam), clip).T
+        least = value[count[h].sum((0, 1)) > 0].min() if prior == "least" else 0.0
+        mean = (reward[h] + count[h] @ value + lam * least) / (n + lam)
+        Q[h] = np.minimum(mean + beta / np.sqrt(n + lam), clip).T
         value = Q[h].max(1)
     return Q
 
 
-def test_with_one_hot_features_it_is_optimistic_value_iteration_on_counts(trained):
-    _, state = trained
+@pytest.mark.parametrize("prior", ["zero", "least"])
+def test_with_one_hot_features_it_is_optimistic_value_iteration_on_counts(trained, sampler, prior):
+    state = LsviUcb(sampler, replace(CONFIG, prior=prior)).plan(trained[1])
+    assert isinstance(state.memory, Counts)
     count, reward = np.asarray(state.memory.count, float), np.asarray(state.memory.reward, float)
     assert count.sum() == 4 * 50 * H
     for weights, beta in ((state.optimistic, CONFIG.beta), (state.greedy, 0.0)):
-        Q = tabular_ucb(count, reward, beta, CONFIG.lam, CONFIG.clip)
+        Q = tabular_ucb(count, reward, beta, CONFIG.lam, CONFIG.clip, prior)
         bonus = beta / np.sqrt(count.sum(-1) + CONFIG.lam)
         mine = np.minimum(np.asarray(weights) + bonus, CONFIG.clip).swapaxes(1, 2)
         np.testing.assert_allclose(mine, Q, atol=1e-4)
@@ -99,6 +103,8 @@ def test_true_features_where_there_are_none_are_refused():
         LsviUcb(blind, CONFIG)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reading must be one of"):
         replace(LsviRffConfig.paper(6), reading="both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="do not sum to 1: prior must be 'zero', got 'least'"):
+        replace(LsviRffConfig.paper(6), prior="least")
 
 
 def test_random_fourier_features_are_the_gaussian_kernel():

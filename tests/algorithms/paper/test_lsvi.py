@@ -57,16 +57,18 @@ def problem():
     return data, z, a, z_next, reward, on_policy, valid
 
 
-def value_iteration(problem, lam, bonus=None):
-    """Q [H, Z, A] of the empirical model whose counts are damped by lam, as ridge regression damps them."""
+def value_iteration(problem, lam, bonus=None, prior="zero"):
+    """Q [H, Z, A] of the empirical model with lam further rows in each cell, as ridge regression has them:
+    rows without a reward that lead to a state of value zero, or to the worst next state of the level."""
     _, z, a, z_next, reward, _, valid = problem
     Q, V = np.zeros((H, Z, A)), np.zeros(Z)
     for h in reversed(range(H)):
+        worst = V[z_next[h][valid[h]]].min() if prior == "least" else 0.0
         for state in range(Z):
             for action in range(A):
                 cell = valid[h] & (z[h] == state) & (a[h] == action)
                 total = (reward[h][cell] + V[z_next[h][cell]]).sum()
-                Q[h, state, action] = total / (cell.sum() + lam)
+                Q[h, state, action] = (total + lam * worst) / (cell.sum() + lam)
         if bonus is not None:
             Q[h] += bonus[h]
         V = Q[h].max(axis=1)
@@ -108,6 +110,23 @@ def test_lsvi_with_bonus_is_value_iteration_with_bonus_and_optimistic(problem):
     q = table(lsvi(problem[0], DECODER, lam, A, bonus=bonus))
     np.testing.assert_allclose(q, value_iteration(problem, lam, values), rtol=2e-4, atol=2e-4)
     assert (q >= table(lsvi(problem[0], DECODER, lam, A)) - 1e-5).all()
+
+
+def test_the_ridge_shrinks_to_the_least_value_of_a_next_state(problem):
+    for lam in (0.01, 5.0):
+        bonus = bonus_of(problem[0], DECODER, BonusConfig(1.0), lam, A)
+        values = np.array([[bonus(jnp.int32(h), jnp.eye(Z)[z]) for z in range(Z)] for h in range(H)])
+        q = table(lsvi(problem[0], DECODER, lam, A, bonus=bonus, prior="least"))
+        expected = value_iteration(problem, lam, values, prior="least")
+        np.testing.assert_allclose(q, expected, rtol=2e-4, atol=2e-4)
+    assert (q > table(lsvi(problem[0], DECODER, lam, A, bonus=bonus))[0].min()).any()
+
+
+def test_a_level_without_data_has_no_least_value(problem):
+    empty = problem[0].valid.at[1].set(False)
+    q = table(lsvi(replace(problem[0], valid=empty), DECODER, 1.0, A, prior="least"))
+    np.testing.assert_array_equal(q[1], 0)
+    assert np.isfinite(q).all()
 
 
 def test_a_known_reward_replaces_the_sampled_one(problem):

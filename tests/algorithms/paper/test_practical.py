@@ -60,9 +60,9 @@ def test_every_transition_is_kept_and_half_of_the_episodes_deviate_once():
 
 
 def test_an_update_collects_in_rounds_and_keeps_all_rows(algorithm, updated):
-    assert int(updated.episodes) == 20
-    assert int(updated.env_steps) == 20 * H
-    np.testing.assert_array_equal(updated.buffers.inserted, [20] * H)
+    assert int(updated.episodes) == 10
+    assert int(updated.env_steps) == 10 * H
+    np.testing.assert_array_equal(updated.buffers.inserted, [10] * H)
     before = algorithm.init(jax.random.key(0))
     assert jax.tree.structure(before) == jax.tree.structure(updated)
     np.testing.assert_array_equal(updated.growth, np.zeros(H))  # every level was learned
@@ -98,7 +98,7 @@ def chain(counts: dict[tuple[int, int, int], int], horizon: int, states: int, ac
 
 @pytest.mark.parametrize("horizon", [5, 20])
 @pytest.mark.parametrize("visits", [20, 200])
-def test_an_untried_action_is_worth_the_cap_and_beats_the_inherited_bonus(horizon, visits):
+def test_an_untried_action_is_worth_the_cap_more_than_the_worst_next_state(horizon, visits):
     """The rule of docs/protocol.md by hand. In state 0, action 0 was tried once and led to state 1, where
     each of A actions was tried N times at every later level; action 1 was never tried."""
     A, config = 3, BrieeConfig.practical(horizon)
@@ -106,18 +106,43 @@ def test_an_untried_action_is_worth_the_cap_and_beats_the_inherited_bonus(horizo
     counts = {(h, 1, a): visits for h in range(1, horizon) for a in range(A)} | {(0, 0, 0): 1}
     rows = chain(counts, horizon, 2, A)
     bonus = exploration_bonus(rows.observation, rows.action, rows.valid, A, lam, alpha, cap)
-    q = lsvi(rows, Encoded(), config.lsvi.lam, A, bonus)
+    q = lsvi(rows, Encoded(), config.lsvi.lam, A, bonus, prior=config.lsvi.prior)
     values = np.asarray(q(jnp.int32(0), jnp.array([1.0, 0.0])))
-    assert values[1] == pytest.approx(cap, rel=1e-5), "alpha / sqrt(lam) is the cap"
+    inherited = (horizon - 1) * alpha / np.sqrt(visits + lam)
+    assert values[1] == pytest.approx(cap + inherited, rel=1e-4), "alpha / sqrt(lam) is the cap"
+    assert values[0] == pytest.approx(alpha / np.sqrt(1 + lam) + inherited, rel=1e-4)
+
+
+@pytest.mark.parametrize("horizon", [5, 20])
+@pytest.mark.parametrize("visits", [2, 20, 200])
+def test_with_a_prior_of_zero_an_untried_action_must_beat_the_inherited_bonus(horizon, visits):
+    """The same data with Algorithm 3's own ridge: the untried action wins only after (5 / cap)^2 visits."""
+    A, alpha, cap = 3, 5 / horizon, 2.0
+    lam = (alpha / cap) ** 2
+    counts = {(h, 1, a): visits for h in range(1, horizon) for a in range(A)} | {(0, 0, 0): 1}
+    rows = chain(counts, horizon, 2, A)
+    bonus = exploration_bonus(rows.observation, rows.action, rows.valid, A, lam, alpha, cap)
+    values = np.asarray(lsvi(rows, Encoded(), lam, A, bonus)(jnp.int32(0), jnp.array([1.0, 0.0])))
     shrink = visits / (visits + lam)
-    later = [alpha / np.sqrt(visits + lam) * shrink**j for j in range(horizon - 1)]
-    tried = sum(later) / (1 + lam) + min(alpha / np.sqrt(1 + lam), cap)
-    assert values[0] == pytest.approx(tried, rel=1e-4)
-    inherited = 5 / np.sqrt(visits)  # (H - 1) alpha / sqrt(N) < 5 / sqrt(N), whatever the horizon
-    assert sum(later) < inherited
-    assert (values[1] > values[0]) == (cap > tried)
-    if visits == 200:
-        assert values[1] > values[0], "after N > (5 / cap)^2 visits the untried action wins, at any horizon"
+    later = sum(alpha / np.sqrt(visits + lam) * shrink**j for j in range(horizon - 1))
+    tried = later / (1 + lam) + min(alpha / np.sqrt(1 + lam), cap)
+    np.testing.assert_allclose(values[:2], [tried, cap], rtol=1e-4)
+    assert (values[1] > values[0]) == (visits > (5 / cap) ** 2)
+
+
+@pytest.mark.parametrize("prior", ["zero", "least"])
+def test_an_untried_action_of_the_worst_state_hides_those_before_it_with_a_prior_of_zero(prior):
+    """State 1 has an untried action at the last level, worth the cap; all others were tried 200 times. With a
+    prior of zero its value is inherited by the first level, where no untried action can then compete."""
+    horizon, A, config = 8, 3, BrieeConfig.practical(8)
+    counts = {(h, 1, a): 200 for h in range(1, horizon) for a in range(A)} | {(0, 0, 0): 200}
+    del counts[horizon - 1, 1, 2]
+    rows = chain(counts, horizon, 2, A)
+    alpha, lam, cap = config.bonus.alpha, config.bonus_lam, config.bonus.cap
+    bonus = exploration_bonus(rows.observation, rows.action, rows.valid, A, lam, alpha, cap)
+    q = lsvi(rows, Encoded(), lam, A, bonus, prior=prior)
+    values = np.asarray(q(jnp.int32(0), jnp.array([1.0, 0.0])))
+    assert (values[1] > values[0]) == (prior == "least")
 
 
 def test_with_the_table_of_the_paper_the_inherited_bonus_grows_with_the_horizon():
@@ -140,9 +165,9 @@ def test_growth_is_that_of_the_log_determinants_of_a_level_and_the_one_before():
     np.testing.assert_allclose(grown, [2 * np.log(2), 2 * np.log(2), 0], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("horizon", "cells"), [(25, 1), (50, 1), (100, 2)])
-def test_newly_tried_cells_have_their_level_and_the_next_one_learned_anew(horizon, cells):
-    """One cell is enough up to H = 50, beyond it takes two: log det grows by log(1 + 1/lam) for each."""
+@pytest.mark.parametrize("horizon", [6, 25, 100])
+def test_two_newly_tried_cells_have_their_level_and_the_next_one_learned_anew(horizon):
+    """log det grows by log(1 + 1/lam) for each cell, at any horizon."""
     config, known = BrieeConfig.practical(horizon), 200
 
     def bonus(tried: int) -> Bonus:
@@ -153,10 +178,10 @@ def test_newly_tried_cells_have_their_level_and_the_next_one_learned_anew(horizo
 
     new_cell = np.log1p(1 / config.bonus_lam)
     assert config.replearn.growth is not None
-    for tried in (cells - 1, cells):
+    for tried in (0, 1, 2):
         grown = np.asarray(growth(bonus(0), bonus(tried)))
         np.testing.assert_allclose(grown, tried * new_cell * np.array([1, 2]), rtol=1e-4, atol=1e-6)
-    assert (cells - 1) * new_cell < config.replearn.growth < cells * new_cell
+    assert new_cell < config.replearn.growth < 2 * new_cell
 
 
 def test_a_level_without_a_row_is_learned_later():

@@ -25,6 +25,7 @@ from briee.rollout.samplers import ScanSampler
 H, A, SCALE = 4, 2, 10.0
 """Two actions: a uniform policy sees every latent state at every level. SCALE: logits of clusters."""
 CONFIG = HeldOutConfig(rounds=4)
+SHARPEST = CONFIG.temperatures[0]
 
 
 def lock(temperature: float | None, **arguments) -> CombinationLock:
@@ -58,10 +59,10 @@ def test_the_softness_of_a_low_rank_lock_is_found(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_block_lock_stays_as_sharp_as_it_is(seed):
+def test_a_block_lock_keeps_the_sharpest_features(seed):
     env = lock(None, failure_probability=0.2)
     for episodes in (100, 1000, 4000):
-        assert softness(decoders(env), rows_of(env, episodes, seed), CONFIG, A) == 1.0
+        assert softness(decoders(env), rows_of(env, episodes, seed), CONFIG, A) == SHARPEST
 
 
 def test_features_that_are_soft_enough_are_not_softened_further():
@@ -72,10 +73,10 @@ def test_features_that_are_soft_enough_are_not_softened_further():
 def test_few_rows_and_a_single_level_leave_the_temperature():
     env = lock(0.5)
     rows = rows_of(env, OFTEN - 1, 0)
-    assert softness(decoders(env), rows, CONFIG, A) == 1.0, "no cell has enough rows"
+    assert softness(decoders(env), rows, CONFIG, A) == SHARPEST, "no cell has enough rows"
     decoder, row = jax.tree.map(lambda leaf: leaf[:1], (decoders(env), rows))
-    assert softness(decoder, row, CONFIG, A) == 1.0
-    assert softness(decoders(env), rows_of(env, 4000, 0), HeldOutConfig(softer=()), A) == 1.0
+    assert softness(decoder, row, CONFIG, A) == SHARPEST
+    assert softness(decoders(env), rows_of(env, 4000, 0), HeldOutConfig(temperatures=(1.5,)), A) == 1.5
 
 
 def test_rows_count_if_their_cell_was_tried_often():
@@ -92,9 +93,25 @@ def test_the_temperature_is_measured_as_often_as_the_data_grows_by_a_quarter():
     assert all(later <= 1.25 * n + 1 for n, later in pairwise(due))
 
 
-def test_a_factor_below_one_is_refused():
-    with pytest.raises(ValueError, match=r"softer must all be > 1, got \(0\.5,\)"):
-        HeldOutConfig(softer=(0.5,))
+@pytest.mark.parametrize("temperatures", [(), (0.1, 0.0)])
+def test_temperatures_that_are_none_are_refused(temperatures):
+    with pytest.raises(ValueError, match=r"temperatures must be at least one number > 0, got \("):
+        HeldOutConfig(temperatures=temperatures)
+
+
+def test_sharp_features_leave_the_values_of_untried_cells_to_the_prior():
+    """Nearly one-hot features give rows of a frequent state a little weight in the cell of a rare one. With
+    the small ridge of `practical` that is enough to make up its value; sharper ones are not."""
+    rng, n = np.random.default_rng(0), 2000
+    scores = np.column_stack([np.ones(n), np.zeros(n)]) + 0.1 * rng.normal(size=(n, 2))
+    V, lam = rng.normal(size=n), BrieeConfig.practical(50).lsvi.lam
+    made_up = []
+    for factor in (1.0, SHARPEST):
+        features = psi(np.column_stack([SCALE * np.eye(2) / factor, np.zeros(2)]), scores)
+        w = np.linalg.solve(features.T @ features + lam * np.eye(2), features.T @ V)
+        made_up.append(abs(w[1] - w[0]))
+    assert made_up[0] > 1, "comparable to the cap of the bonus, 2"
+    assert made_up[1] < 0.1
 
 
 @pytest.mark.parametrize(("temperature", "share"), [(0.2, 0.986), (0.5, 0.968), (1.0, 0.988)])
@@ -116,12 +133,13 @@ def test_the_game_is_played_with_the_configured_temperature_whatever_was_found()
     state = algorithm.update(algorithm.init(jax.random.key(1)))
     state = replace(state, iteration=np.asarray(6), growth=jnp.full(H, jnp.inf))
     assert not is_due(7)
-    soft = replace(state, decoder=replace(state.decoder, temperature=3 * state.decoder.temperature))
+    soft = replace(state, decoder=replace(state.decoder, temperature=3 * algorithm.temperature()))
     one, three = algorithm.play_held_out(state), algorithm.play_held_out(soft)
     assert np.asarray(one.rounds).all(), "all levels were learned"
     np.testing.assert_array_equal(one.decoder.network.A, three.decoder.network.A)
     np.testing.assert_array_equal(three.decoder.temperature, 3 * algorithm.temperature())
+    np.testing.assert_allclose(one.decoder.temperature, SHARPEST * algorithm.temperature())
     assert algorithm.metrics(three)["temperature"] == 3
     s = state.buffers.rows.observation[1][:50]
-    soft = psi(units_of(one.decoder, 1) / 3, np.asarray(s, float))
+    soft = psi(units_of(one.decoder, 1) * SHARPEST / 3, np.asarray(s, float))
     np.testing.assert_allclose(algorithm.decode(three, 1, s), soft, rtol=1e-3, atol=1e-5)

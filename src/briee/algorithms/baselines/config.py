@@ -18,6 +18,9 @@ class LsviUcbConfig(AlgorithmConfig):
     """Maximum of the values: H, as LSVI-UCB prescribes for rewards in [0, 1]."""
     lam: float = 1.0
     """Regularisation of Sigma_h (Table 4)."""
+    prior: Literal["zero", "least"] = "zero"
+    """Value that the ridge shrinks predictions to: zero, or the least value of a next state in the data, for
+    features that sum to 1, see `LSVIConfig`."""
     episodes_per_update: int = 250
     """Episodes between two policy updates (Table 4, "Update frequency"); every step of them is kept."""
     buffer_size: int = 1_000_000
@@ -29,6 +32,7 @@ class LsviUcbConfig(AlgorithmConfig):
         require(self, ">= 1", "episodes_per_update", "buffer_size")
         require(self, ">= 0", "beta")
         require(self, "> 0", "clip", "lam")
+        require_choice(self, prior=("zero", "least"))
 
     @classmethod
     def paper(cls, horizon: int, dense: bool = False) -> "LsviUcbConfig":
@@ -37,10 +41,11 @@ class LsviUcbConfig(AlgorithmConfig):
 
     @classmethod
     def calibrated(cls, horizon: int, dense: bool = False) -> "LsviUcbConfig":
-        """Small batches, and the bonus rule of Algorithm 1's preset `practical`: an untried cell is worth 2,
-        and the bonus that others inherit does not grow with the horizon (docs/protocol.md)."""
+        """Small batches, and the bonus rule of Algorithm 1's preset `practical`: an untried cell is worth 2
+        more than the worst that a tried one leads to (docs/protocol.md)."""
         beta = 5 / horizon
-        return cls(beta=beta, clip=float(horizon), lam=(beta / 2) ** 2, episodes_per_update=10)
+        lam = (beta / 2) ** 2
+        return cls(beta=beta, clip=float(horizon), lam=lam, prior="least", episodes_per_update=5)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,10 @@ class LsviRffConfig(LsviUcbConfig):
         require(self, ">= 1", "dimension")
         require(self, "> 0", "bandwidth")
         require_choice(self, reading=("joint", "product"))
+        if self.prior != "zero":
+            raise ValueError(
+                f"random Fourier features do not sum to 1: prior must be 'zero', got {self.prior!r}"
+            )
 
     @classmethod
     def paper(cls, horizon: int, dense: bool = False) -> "LsviRffConfig":

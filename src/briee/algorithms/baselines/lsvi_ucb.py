@@ -160,7 +160,10 @@ class LsviUcb(Algorithm[LsviUcbState]):
     def plan(self, state: LsviUcbState) -> LsviUcbState:
         """Least squares from the last level to the first, with the bonus and without."""
         config, features = self.config, self.features(state.key)
-        w, greedy, factor = _plan(state.memory, features, config.beta, config.lam, config.clip, self.blocks)
+        prior = config.prior
+        w, greedy, factor = _plan(
+            state.memory, features, config.beta, config.lam, config.clip, self.blocks, prior
+        )
         return replace(state, optimistic=w, greedy=greedy, factor=factor, iteration=state.iteration + 1)
 
     def policy(self, state: LsviUcbState, kind: PolicyKind = "greedy") -> Policy:
@@ -210,7 +213,7 @@ def _insert(memory: Counts | Episodes, features, trajectories: Trajectories):
 
 
 @eqx.filter_jit
-def _plan(memory: Counts | Episodes, features, beta, lam, clip, blocks: int):
+def _plan(memory: Counts | Episodes, features, beta, lam, clip, blocks: int, prior: str):
     """Weights with and without bonus [H, B, D], and factors of Sigma [H, B, D, D]."""
     H = memory.reward.shape[0]
     D = jax.eval_shape(lambda: features(memory.rows(jnp.int32(0), jnp.int32(0)).code[0])).shape[-1]
@@ -228,10 +231,14 @@ def _plan(memory: Counts | Episodes, features, beta, lam, clip, blocks: int):
             target = rows.reward[:, None] + rows.weight[:, None] * value
             block = jax.nn.one_hot(rows.action, blocks) if blocks > 1 else jnp.ones((len(phi), 1))
             gram = jnp.einsum("nb,nk,nl->bkl", block * rows.weight[:, None], phi, phi)
-            return sums[0] + gram, sums[1] + jnp.einsum("nb,nk,nt->bkt", block, phi, target)
+            moment = jnp.einsum("nb,nk,nt->bkt", block, phi, target)
+            seen = jnp.where(rows.weight[:, None] > 0, value, jnp.inf)
+            return sums[0] + gram, sums[1] + moment, jnp.minimum(sums[2], seen.min(axis=0))
 
-        empty = jnp.zeros((blocks, D, D)), jnp.zeros((blocks, D, 2))
-        gram, moment = jax.lax.fori_loop(0, memory.chunks, accumulate, empty)
+        empty = jnp.zeros((blocks, D, D)), jnp.zeros((blocks, D, 2)), jnp.full(2, jnp.inf)
+        gram, moment, least = jax.lax.fori_loop(0, memory.chunks, accumulate, empty)
+        if prior == "least":  # features that sum to 1 predict it where there is no data
+            moment = moment + lam * jnp.where(jnp.isfinite(least), least, 0.0)
         lower = jnp.linalg.cholesky(gram + lam * jnp.eye(D))  # LAPACK is faster for 1,000 features
         factor = solve_triangular(lower, jnp.broadcast_to(jnp.eye(D), lower.shape), lower=True)
         w = jnp.einsum("bkl,bkm,bmt->blt", factor, factor, moment)  # Sigma^-1 = L^-T L^-1

@@ -94,6 +94,8 @@ class BrieeAlgorithm(Algorithm[B]):
         H, A, shape = self.sampler.horizon, self.sampler.num_actions, self.sampler.observation_shape
         K, lam = self.config.features.num_latents, self.config.bonus_lam
         decoder = self.random_decoders(stream(key, "init"))
+        if self.config.replearn.solver == "held_out":
+            decoder = replace(decoder, temperature=self.temperature() * self.config.held_out.temperatures[0])
         factor = jnp.broadcast_to(jnp.eye(K) / jnp.sqrt(lam), (H, A, K, K))
         bonus = Bonus(factor, jnp.float32(self.config.bonus.alpha), upper_bound(self.config.bonus.cap))
         q = QFunction(decoder, jnp.zeros((H, A, K)), upper_bound(self.config.lsvi.clip))
@@ -227,18 +229,18 @@ class BrieeAlgorithm(Algorithm[B]):
         key = stream(state.key, "replearn", int(state.iteration))
         table = self.temperature()
         factor = np.asarray(state.decoder.temperature / table).max()
-        sharp = replace(state.decoder, temperature=table)  # the game finds states, not how soft they are
+        before = replace(state.decoder, temperature=table)  # the game finds states, not how soft they are
         assert state.growth is not None
         grown = (np.asarray(state.growth) > (config.growth or 0)) & np.asarray(rows.valid).any(-1)
         due = np.flatnonzero(grown).tolist()
         ranks, rows = state.buffers.ranks(), jax.tree.map(np.asarray, rows)
         learn = lambda h: learn_level(  # noqa: E731
-            at_level(rows, h), ranks[h], sharp, h, jax.random.fold_in(key, h), self.config.held_out,
+            at_level(rows, h), ranks[h], before, h, jax.random.fold_in(key, h), self.config.held_out,
             self.sampler.num_actions,
         )  # fmt: skip
         with ThreadPoolExecutor(self.config.workers or available_cores()) as pool:
             results = list(pool.map(learn, due))
-        decoder, gaps, rounds = with_levels(sharp, state.gaps, due, results)
+        decoder, gaps, rounds = with_levels(before, state.gaps, due, results)
         if is_due(int(state.iteration) + 1):
             factor = softness(decoder, rows, self.config.held_out, self.sampler.num_actions)
         decoder = replace(decoder, temperature=table * factor)
@@ -278,7 +280,7 @@ class BrieeAlgorithm(Algorithm[B]):
     ) -> QFunction:
         """Algorithm 3 on rows whose features are `psi`, for a policy that decodes with `decoder`."""
         config, A = self.config.lsvi, self.sampler.num_actions
-        q = lsvi(rows.only(config.rows), psi, config.lam, A, bonus, clip=config.clip)
+        q = lsvi(rows.only(config.rows), psi, config.lam, A, bonus, clip=config.clip, prior=config.prior)
         return replace(q, decoder=decoder)
 
     def replan(self, state: B, codes: Transitions) -> B:

@@ -5,6 +5,7 @@ difference between the two is one field, and each field says where its value com
 """
 
 from dataclasses import dataclass, field
+from math import log1p
 from typing import ClassVar, Literal
 
 from briee.configuration import AlgorithmConfig, EvaluationConfig, require, require_choice
@@ -166,9 +167,10 @@ class HeldOutConfig:
     """Discriminators with a rival of their own in line 5, those predicted worst; one rival serves all."""
     directions: int = 12
     """Dimension of the subspace in which features are searched."""
-    softer: tuple[float, ...] = (2.0, 3.0, 4.5, 7.0, 10.0)
-    """Factors of the temperature that are tried for all levels together, because soft latent states predict
-    better if the MDP is not a block MDP but of low rank; none: the temperature stays as it is."""
+    temperatures: tuple[float, ...] = (0.1, 1.0, 2.0, 3.0, 4.5, 7.0, 10.0)
+    """Factors of tau, for all levels together, of the features that bonus and plan use: the first one, with
+    which clusters are the posterior of a Gaussian mixture, unless another predicts clearly better. It does
+    if the MDP is not a block MDP but of low rank. The game is played with tau itself."""
     rival_evaluations: int = 20
     """Evaluations of L-BFGS for a rival in line 5."""
     evaluations: int = 80
@@ -182,8 +184,8 @@ class HeldOutConfig:
         require(self, ">= 2", "folds")
         require(self, "> 0", "softness", "white_softness")
         require(self, ">= 0", "share")
-        if not all(factor > 1 for factor in self.softer):
-            raise ValueError(f"softer must all be > 1, got {self.softer}")
+        if not self.temperatures or not all(factor > 0 for factor in self.temperatures):
+            raise ValueError(f"temperatures must be at least one number > 0, got {self.temperatures}")
 
 
 @dataclass(frozen=True)
@@ -216,10 +218,13 @@ class LSVIConfig:
     """Data of the regression: D_h and D'_h (Algorithm 3), or also the transitions of the roll-in."""
     clip: float | None = None
     """Maximum of the values. Algorithm 3 does not clip; the released code clips at H."""
+    prior: Literal["zero", "least"] = "zero"
+    """Value that the ridge shrinks predictions to: zero (Algorithm 3, l. 5), or the least value of a next
+    state in the data. With zero, the bonuses that tried actions inherit hide untried actions."""
 
     def __post_init__(self) -> None:
         require(self, "> 0", "lam")
-        require_choice(self, rows=("deviations", "all"))
+        require_choice(self, rows=("deviations", "all"), prior=("zero", "least"))
 
 
 @dataclass(frozen=True)
@@ -274,17 +279,17 @@ class BrieeConfig(AlgorithmConfig):
         """Algorithm 1 with few episodes: small batches, all transitions, a calibrated bonus, and RepLearn as
         a game on held-out rows. docs/protocol.md derives and measures each change.
 
-        Beyond H = 50 levels are learned less often, and games need more rows: there are more levels, each of
-        more dimensions."""
-        cap, alpha, long = 2.0, 5 / horizon, horizon > 50
+        A level is learned anew after two new cells, its own or those of the level before; games need three
+        rows for each dimension of the lock's observations."""
+        cap, alpha = 2.0, 5 / horizon
         lam = (alpha / cap) ** 2
         return cls(
             bonus=BonusConfig(alpha=alpha, cap=cap, covariance="all", lam=lam),
-            collect=CollectConfig(buffer_size=4_000, episodes=20, rounds=2, deviating=0.5),
+            collect=CollectConfig(buffer_size=4_000, episodes=10, rounds=2, deviating=0.25),
             features=FeatureConfig(bias=True, first_temperature=1.0),
-            replearn=RepLearnConfig(solver="held_out", rows="all", growth=12.0 if long else 2.0),
-            held_out=HeldOutConfig(rounds=4, least_rows=4 * horizon if long else 100),
-            lsvi=LSVIConfig(lam=lam, rows="all"),
+            replearn=RepLearnConfig(solver="held_out", rows="all", growth=1.6 * log1p(1 / lam)),
+            held_out=HeldOutConfig(rounds=4, least_rows=max(100, 4 * horizon)),
+            lsvi=LSVIConfig(lam=lam, rows="all", prior="least"),
         )
 
     @classmethod

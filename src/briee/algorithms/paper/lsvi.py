@@ -4,10 +4,12 @@ Symbols: phi = psi ⊗ e_a features, w_h weights, Sigma_h covariance (one K x K 
 regularisation. Rows of data are [H, n, ...].
 """
 
+from typing import Literal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from briee.algorithms.bonus import Bonus, upper_bound
 from briee.algorithms.paper.buffers import Transitions
@@ -50,14 +52,16 @@ def lsvi(
     bonus: Bonus | None = None,
     reward: Reward | None = None,
     clip: float | None = None,
+    prior: Literal["zero", "least"] = "zero",
 ) -> QFunction:
     """Algorithm 3. Without a known `reward`, the sampled one joins the regression target: the regression is
-    linear in its targets, so this equals adding a ridge estimate of the reward to Q.
+    linear in its targets, so this equals adding a ridge estimate of the reward to Q. `prior` is the value to
+    which the ridge shrinks predictions, see `LSVIConfig`.
 
     A known reward enters the regression as numbers, so one compilation serves all rewards.
     """
     known = None if reward is None else arrival_rewards(reward, data.next_observation)
-    weights = lsvi_weights(data, decoder, lam, num_actions, bonus, known, clip)
+    weights = lsvi_weights(data, decoder, lam, num_actions, bonus, known, clip, prior)
     return QFunction(decoder, weights, upper_bound(clip), bonus, reward)
 
 
@@ -78,6 +82,7 @@ def lsvi_weights(
     bonus: Bonus | None,
     reward: Float[Array, "H n A"] | None,
     clip: float | None,
+    prior: Literal["zero", "least"] = "zero",
 ) -> Float[Array, "H A K"]:
     """The weights w_h of all levels; `reward` holds r_{h+1}(s', a), see `arrival_rewards`."""
 
@@ -88,7 +93,8 @@ def lsvi_weights(
         target = V if reward is not None else V + rows.reward
         gram = block_gram(psi, rows.action, weight, num_actions)  # Alg. 3, l. 4
         moment = block_moment(psi, rows.action, weight, target[:, None], num_actions)
-        w = ridge(gram, moment, lam)[..., 0]  # Alg. 3, l. 5
+        least = least_value(V, rows.valid) if prior == "least" else 0.0
+        w = ridge(gram, moment + lam * least, lam)[..., 0]  # Alg. 3, l. 5; psi sums to 1
 
         def value(s, r) -> Float[Array, ""]:
             psi = at_level(decoder, h)(s)
@@ -101,3 +107,8 @@ def lsvi_weights(
     H, n = data.action.shape
     V_H = jnp.zeros(n)  # Alg. 3, l. 2
     return jax.lax.scan(backup, V_H, jnp.arange(H), reverse=True)[1]
+
+
+def least_value(V: Float[Array, " n"], valid: Bool[Array, " n"]) -> Float[Array, ""]:
+    """The least value of the valid rows; zero if there are none."""
+    return jnp.where(valid.any(), jnp.min(jnp.where(valid, V, jnp.inf)), 0.0)

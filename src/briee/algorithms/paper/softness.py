@@ -4,6 +4,7 @@ Clusters say to which latent state an observation belongs. In a block MDP nothin
 MDP the features themselves are soft, P(s' | s, a) = sum_k psi_k(s) mu_k(s' | a), and what they vary by within
 a cluster decides, too. Both are softmax((A s + b) / tau), so one number tells them apart: tau, which Table 2
 gives, is chosen here by the least-squares objective of Algorithm 2 on held-out rows of all levels together.
+Bonus and plan use features of this temperature, the game itself is played with tau.
 """
 
 import numpy as np
@@ -12,11 +13,12 @@ from jaxtyping import Bool, Int
 from briee.algorithms.paper.buffers import Transitions
 from briee.algorithms.paper.config import HeldOutConfig
 from briee.algorithms.paper.decoders import Decoder
-from briee.algorithms.paper.held_out_game import Level, row_errors
+from briee.algorithms.paper.held_out_game import Level, residuals, row_errors
 from briee.algorithms.paper.level_features import units_of
 from briee.algorithms.paper.starts import labels, psi
 from briee.numerics.linalg import at_level
 
+LEAST_CHANCE = 0.01  # variance of f that chance is taken to explain at least
 OFTEN = 30  # rows of a cell (label, action) from which the mean of f is known well enough
 CLEAR = 3.0  # standard errors: several temperatures are tried many times in a run
 GROWTH = 1.25  # the temperature is measured again when the number of updates has grown by this factor
@@ -29,33 +31,38 @@ def is_due(updates: int) -> bool:
 
 
 def softness(decoders: Decoder, rows: Transitions, config: HeldOutConfig, num_actions: int) -> float:
-    """The factor of the temperature with which the features predict those of the next observation best; 1
-    unless one of the factors is clearly better than 1. `rows` are [H, n] on the host.
+    """The factor of the temperature with which the features predict those of the next observation best; the
+    first one, unless another is clearly better. `rows` are [H, n] on the host.
 
     Rows of cells (label, action) with few rows do not count: whatever the truth is, softer features predict
     them better, because they borrow the values of the other labels.
     """
-    gains, squares = np.zeros(len(config.softer)), np.zeros(len(config.softer))
+    first, *others = config.temperatures
+    gains, squares = np.zeros(len(others)), np.zeros(len(others))
     for h in range(len(rows.action) - 1):
         units, level = units_of(decoders, h), level_of(at_level(rows, h), decoders, h, config, num_actions)
         often = often_tried(labels(units, level.x), level.action)
         if not often.any():
             continue
-        sharp = row_errors(units, level)
-        for i, factor in enumerate(config.softer):
-            gain = (sharp - row_errors(units / factor, level))[often]
+        errors = row_errors(units / first, level)
+        for i, factor in enumerate(others):
+            gain = (errors - row_errors(units / factor, level))[often]
             gains[i] += gain.sum()
             squares[i] += gain @ gain
     clear = gains > np.maximum(config.gain, CLEAR * np.sqrt(squares))
-    return config.softer[int(np.argmax(gains))] if clear.any() else 1.0
+    return others[int(np.argmax(gains))] if clear.any() else first
 
 
 def level_of(data: Transitions, decoders: Decoder, h: int, config: HeldOutConfig, num_actions: int) -> Level:
-    """All rows of level h, whose discriminators are the features of the next level."""
+    """All rows of level h, whose discriminators are the features of the next level, in white coordinates:
+    which of two good states comes next is a coin, whether a good one does hardly varies, and tells more."""
     rows = (np.asarray(leaf)[data.valid] for leaf in (data.observation, data.action, data.next_observation))
     s, action, after = (leaf.reshape(len(leaf), -1) for leaf in rows)
     F, fold = psi(units_of(decoders, h + 1), after), np.arange(len(s)) % config.folds
-    return Level(s, action[:, 0], F - F.mean(0), fold, num_actions, config.folds)
+    level = Level(s, action[:, 0], F - F.mean(0), fold, num_actions, config.folds)
+    left = residuals(psi(units_of(decoders, h) / config.temperatures[0], s), level, level.F)
+    chance = left.T @ left / len(s) + LEAST_CHANCE * np.eye(left.shape[1])
+    return level._replace(F=np.linalg.solve(np.linalg.cholesky(chance), level.F.T).T)
 
 
 def often_tried(label: Int[np.ndarray, " n"], action: Int[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
