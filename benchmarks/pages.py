@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from briee.experiments.ablations import (
+    CHOICES,
     EFFICIENT_CHANGES,
     GENERAL_CHANGES,
     OTHER,
@@ -32,8 +33,10 @@ from briee.experiments.ablations import (
 from briee.experiments.paper_figures import REFERENCES
 from briee.experiments.rivals import NONLINEAR
 from briee.experiments.tables import Row
+from briee.training.directory import read_table
 from queries import (
     HORIZONS,
+    RESULTS,
     STATISTICS,
     authors_numbers,
     commands,
@@ -222,6 +225,8 @@ PROTOCOL = {
     "no clusters": "start: old features, random in the beginning, no clusters",
     "batch of the paper": "batch: 50 H episodes an update, in one round",
     "bonus of the paper": "bonus: α = H/5, λ = 1",
+    "ridge of the paper": "ridge: it shrinks to 0 instead of the least next value",
+    "temperature of the paper": "temperature: bonus and plan use the features of the game, τ = 1",
     "deviations only": "rows: the deviations alone",
 }
 """The change that a variant of `practical` undoes, in words."""
@@ -241,6 +246,33 @@ def ablation_protocol() -> str:
         [words, *(_outcome(label, f"lock, H = {H}") for H in (12, 25))] for label, words in labels.items()
     ]
     return table(["undone", "H = 12", "H = 25"], rows)
+
+
+def protocol_choices() -> str:
+    """`practical` with other values of what it chooses."""
+    rows = [[variant, _outcome(f"briee practical {variant}", "lock, H = 25")] for variant in CHOICES]
+    return table(["instead", "H = 25"], [["`practical`", _outcome("briee practical", "lock, H = 25")], *rows])
+
+
+TRUE_FEATURES = {
+    "soft, zero": "as soft as RepLearn's game makes them; the ridge shrinks to 0",
+    "sharp, zero": "at a tenth of the temperature",
+    "sharp, least": "and the ridge shrinks to the least next value: `practical`",
+}
+"""Plans with true features, in words."""
+
+
+def true_features() -> str:
+    """Episodes to solve with RepLearn replaced by the true features."""
+    found = {(row["plan"], row["horizon"]): row for row in read_table(RESULTS / "core" / "true_features.csv")}
+
+    def cell(plan: str, horizon: int) -> str:
+        row = found[plan, str(horizon)]
+        return ", ".join(f"{int(row[name]):,}" if row[name] else "–" for name in row if "seed" in name)
+
+    horizons = [H for H in HORIZONS if ("sharp, least", str(H)) in found]
+    rows = [[words, *(cell(plan, H) for H in horizons)] for plan, words in TRUE_FEATURES.items()]
+    return table(["true features", *(f"H = {H}" for H in horizons)], rows)
 
 
 def protocol_worlds() -> str:
@@ -442,6 +474,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "ablation-general": ablation_general,
     "ablation-protocol": ablation_protocol,
     "protocol-worlds": protocol_worlds,
+    "true-features": true_features,
+    "protocol-choices": protocol_choices,
     "lock": lock,
     "worlds": worlds,
     "general": general,

@@ -1,6 +1,7 @@
 """Ablations: of the paper's text against the released code, of `efficient`, and of the preset `practical`."""
 
 from functools import partial
+from math import log1p
 from operator import attrgetter
 from typing import Any
 
@@ -169,6 +170,24 @@ def undone(variant: str, H: int) -> Changes:
     }[variant]
 
 
+def rule(c: float, H: int) -> Changes:
+    """The bonus rule of `practical` with alpha = c / H."""
+    lam = (c / H / 2) ** 2
+    return (("bonus.alpha", c / H), ("bonus.lam", lam), ("lsvi.lam", lam))
+
+
+CHOICES: dict[str, Changes] = {
+    "alpha = 2/H": rule(2, 25),
+    "alpha = 10/H": rule(10, 25),
+    "20 episodes an update": (("collect.episodes", 20),),
+    "five rounds": (("collect.rounds", 5),),
+    "half of the episodes deviate": (("collect.deviating", 0.5),),
+    "no episode deviates": (("collect.deviating", 0.0),),
+    "learned after one new cell": (("replearn.growth", 0.8 * log1p(100)),),  # lam = 0.01
+}
+"""Other values of what `practical` chooses, at H = 25."""
+
+
 def protocol_budget(variant: str, H: int) -> int:
     """Episodes of a run: several times what `practical` needs. Large batches cost less time an episode."""
     return 1_000 * H if variant == "batch of the paper" else 3_000
@@ -219,6 +238,15 @@ return is within 3 % of the optimum."""
 
 PROTOCOL = Experiment(
     claim="The paper makes none: how many episodes each change of its protocol saves has not been published.",
-    settings=(*protocol(12), *PROTOCOL_WORLDS, *protocol(25)),
+    settings=(
+        *protocol(12),
+        *PROTOCOL_WORLDS,
+        *protocol(25),
+        *(
+            Setting("briee", "practical", "lock", 25, 3_000, seed, changes, variant)
+            for variant, changes in CHOICES.items()
+            for seed in PROTOCOL_SEEDS
+        ),
+    ),
     plot=partial(plot_variants, panel="world"),
 )

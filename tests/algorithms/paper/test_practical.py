@@ -274,8 +274,9 @@ def test_practical_solves_a_random_low_rank_mdp(temperature):
     config = replace(config, features=replace(config.features, num_latents=4))
     algorithm = BrieeAlgorithm(ScanSampler(env), config)
     state = algorithm.init(jax.random.key(0))
-    for _ in range(25):
+    for _ in range(100):
         state = algorithm.update(state)
+    assert int(state.episodes) == 1_000
     returns = evaluate(algorithm.sampler, algorithm.policy(state), jax.random.key(1), 4000)
     assert returns.mean() > 0.97 * env.optimal_return
 
@@ -288,5 +289,5 @@ def test_the_contract_holds():
     def make(seed: int, **changes) -> Agent:
         return Agent(env, algo="briee", config=replace(config, **changes), seed=seed)
 
-    check_agent(make, iterations=4, many_workers=lambda seed: make(seed, workers=4))
+    check_agent(make, iterations=8, many_workers=lambda seed: make(seed, workers=4))
     assert reads.unread(config) == PAPER_READS | {"held_out.evaluations"}, "no discriminator was found yet"
