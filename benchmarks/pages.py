@@ -69,11 +69,12 @@ def readme() -> str:
     for H in HORIZONS:
         ours = [_timed(f"{kind}lock-h{H}") for kind in ("general-", "")]
         known = f"{published[H]:,} (MusIK)" if H in published else "a figure (BRIEE)"
-        briee = [
+        practical, *others = [
             [row for row in runs("fig1b") if row["label"] == f"briee {preset}" and row["horizon"] == str(H)]
             for preset in ("practical", "paper", "released")
         ]
-        rows.append([str(H), known, f"**{ours[0]}**", ours[1], *map(_few, briee)])
+        seconds = median(float(row["seconds"]) for row in practical)
+        rows.append([str(H), known, *ours, f"{_few(practical)} ({seconds:.0f} s)", *map(_few, others)])
     names = (
         "`general`, the default: K is found",
         "`efficient`, K is given",

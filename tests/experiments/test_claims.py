@@ -141,18 +141,17 @@ def test_the_efficient_algorithm_needs_fewer_episodes_than_the_paper_s():
         assert max(ours[H]) < min(paper[H])
 
 
-def test_algorithm_one_opens_every_horizon_with_few_episodes_up_to_50_linear_in_the_horizon():
+def test_algorithm_one_opens_every_horizon_with_few_episodes_that_grow_linearly_in_the_horizon():
     ours, line = (episodes("fig1b", label) for label in ("briee practical", "lsvi-ucb calibrated"))
     assert {H: len(counts) for H, counts in ours.items()} == dict.fromkeys((6, 12, 25, 50, 100), len(SEEDS))
     assert all(np.isfinite(counts).all() for counts in ours.values())
-    for H, most in ((6, 400), (12, 1_000), (25, 1_800), (50, 3_500)):
-        assert np.median(ours[H]) <= most
-        assert 100 * max(ours[H]) < REFERENCES["HOMER"][0][H]
-        assert 1.5 < np.median(ours[H]) / np.median(line[H]) < 2, "the price of learned features"
+    for H, most in ((6, 400), (12, 1_000), (25, 1_800), (50, 3_500), (100, 8_000)):
+        assert max(ours[H]) <= most
+        assert 400 * max(ours[H]) < REFERENCES["HOMER"][0][H]
+        assert 1 < np.median(ours[H]) / np.median(line[H]) < 1.8, "the price of learned features"
     per_level = [np.median(ours[H]) / H for H in (6, 12, 25, 50)]
     assert per_level == sorted(per_level, reverse=True), "at most linear"
-    assert np.median(ours[100]) <= 8_000, "more a level than the shorter ones, docs/protocol.md says why"
-    assert 100 * max(ours[100]) < REFERENCES["HOMER"][0][100]
+    assert np.median(ours[100]) / 100 < 1.15 * per_level[-1], "and nearly so from there"
 
 
 def test_on_the_simplex_lock_algorithm_one_comes_within_two_percent_of_the_optimum():
@@ -218,8 +217,10 @@ def test_what_each_change_of_the_protocol_brings():
     assert medians[""] <= 1_000
     assert medians["no game"] <= 1_000, "on the plain lock clusters are enough"
     assert medians["batch of the paper"] > 5 * medians[""]
-    for variant in ("bonus of the paper", "deviations only", "no clusters"):
+    for variant in ("deviations only", "no clusters"):
         assert medians[variant] > 2 * medians[""]
+    for variant in ("bonus of the paper", "ridge of the paper", "temperature of the paper"):
+        assert medians[""] < medians[variant] < 2 * medians[""], "each alone can be done without"
 
 
 def test_fourier_features_solve_what_the_paper_says_and_joint_ones_need_fewer_episodes():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,6 +75,8 @@ def test_few_rows_and_a_single_level_leave_the_temperature():
     env = lock(0.5)
     rows = rows_of(env, OFTEN - 1, 0)
     assert softness(decoders(env), rows, CONFIG, A) == SHARPEST, "no cell has enough rows"
+    empty = eqx.tree_at(lambda rows: rows.valid, rows, np.zeros_like(rows.valid))
+    assert softness(decoders(env), empty, CONFIG, A) == SHARPEST, "no level has a row"
     decoder, row = jax.tree.map(lambda leaf: leaf[:1], (decoders(env), rows))
     assert softness(decoder, row, CONFIG, A) == SHARPEST
     assert softness(decoders(env), rows_of(env, 4000, 0), HeldOutConfig(temperatures=(1.5,)), A) == 1.5
