@@ -227,6 +227,7 @@ PROTOCOL = {
     "batch of the paper": "batch: 50 H episodes an update, in one round",
     "bonus of the paper": "bonus: α = H/5, λ = 1",
     "ridge of the paper": "ridge: it shrinks to 0 instead of the least next value",
+    "bonus and ridge of the paper": "both, bonus and ridge",
     "temperature of the paper": "temperature: bonus and plan use the features of the game, τ = 1",
     "deviations only": "rows: the deviations alone",
 }

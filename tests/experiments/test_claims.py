@@ -217,7 +217,7 @@ def test_what_each_change_of_the_protocol_brings():
     assert medians[""] <= 1_000
     assert medians["no game"] <= 1_000, "on the plain lock clusters are enough"
     assert medians["batch of the paper"] > 5 * medians[""]
-    for variant in ("deviations only", "no clusters"):
+    for variant in ("bonus and ridge of the paper", "deviations only", "no clusters"):
         assert medians[variant] > 2 * medians[""]
     for variant in ("bonus of the paper", "ridge of the paper", "temperature of the paper"):
         assert medians[""] < medians[variant] < 2 * medians[""], "each alone can be done without"

@@ -146,6 +146,7 @@ PROTOCOL_VARIANTS = (
     "batch of the paper",
     "bonus of the paper",
     "ridge of the paper",
+    "bonus and ridge of the paper",
     "temperature of the paper",
     "deviations only",
     "no clusters",
@@ -154,12 +155,15 @@ PROTOCOL_VARIANTS = (
 
 def undone(variant: str, H: int) -> Changes:
     """The fields of `practical` that a variant sets, as in `paper` where `paper` has them."""
+    bonus = (("bonus.alpha", H / 5), ("bonus.lam", 1.0), ("lsvi.lam", 1.0))
+    ridge = (("lsvi.prior", "zero"),)
     return {
         "": (),
         "no game": NO_GAME,
         "batch of the paper": (("collect.rounds", 1), ("collect.episodes", 50 * H)),
-        "bonus of the paper": (("bonus.alpha", H / 5), ("bonus.lam", 1.0), ("lsvi.lam", 1.0)),
-        "ridge of the paper": (("lsvi.prior", "zero"),),
+        "bonus of the paper": bonus,
+        "ridge of the paper": ridge,
+        "bonus and ridge of the paper": (*bonus, *ridge),
         "temperature of the paper": (("held_out.temperatures", (1.0,)),),
         "deviations only": (
             ("replearn.rows", "deviations"),
