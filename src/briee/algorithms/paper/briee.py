@@ -321,16 +321,17 @@ class BrieeAlgorithm(Algorithm[B]):
 
     def metrics(self, state: B) -> dict[str, float]:
         """Measurements of the last update, for metrics.csv."""
-        gaps = np.asarray(state.gaps)
+        gaps, measured = np.asarray(state.gaps), {}
         if state.growth is not None:  # infinite at levels that had no row yet
             gaps = gaps[np.isfinite(np.asarray(state.growth))]
+            measured = {"temperature": float(state.decoder.temperature[-1])}
         return {
             "explore_return": float(state.explore_return),
             "reached_level": float(state.reached_level),
             "replearn_gap": float(gaps.max()) if len(gaps) else 0.0,
             "replearn_rounds": float(state.rounds.mean()),
             "levels_refit": int((np.asarray(state.rounds) > 0).sum()),
-            "temperature": float(state.decoder.temperature[-1]),
+            **measured,
         }
 
     def temperature(self) -> Float[Array, " H"]:

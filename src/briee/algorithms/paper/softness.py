@@ -39,7 +39,7 @@ def softness(decoders: Decoder, rows: Transitions, config: HeldOutConfig, num_ac
     """
     first, *others = config.temperatures
     gains, squares = np.zeros(len(others)), np.zeros(len(others))
-    with_rows = np.flatnonzero(np.asarray(rows.valid).any(1)[:-1])
+    with_rows = np.flatnonzero(np.any(rows.valid, axis=1)[:-1])
     for h in map(int, with_rows):
         units, level = units_of(decoders, h), level_of(at_level(rows, h), decoders, h, config, num_actions)
         often = often_tried(labels(units, level.x), level.action)
