@@ -28,8 +28,7 @@ NOTE = f"""# Leaderboard
 
 Episodes to solve on the suite [block-mdp.toml](../benchmarks/block-mdp.toml): Kaplan–Meier medians and interquartile means with 95 %
 intervals over seeds, the fewest episodes first. `> n`: too few runs were solved within the n episodes played. Slow algorithms play fewer
-than the budget: `lsvi-ucb-rff` (10,000 episodes took two hours at H = 25), `boot-dqn` (half a minute of CPU for 1,000 episodes) and
-`briee practical` with noise (three minutes of CPU for 3,000).
+than the budget: `lsvi-ucb-rff` (10,000 episodes took two hours at H = 25) and `boot-dqn` (half a minute of CPU for 1,000 episodes).
 Algorithms that were run on some of the seeds come last, without a rank. *Beyond the budget*: the algorithm explores level by level and has
 not explored all of them when the budget is used up. *Not run*: nobody has carried out the runs; that says nothing about the algorithm.
 `lsvi-ucb` is told the true features.

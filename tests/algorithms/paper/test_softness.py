@@ -17,7 +17,7 @@ from briee.algorithms.paper.decoders import Decoder, linear_decoder
 from briee.algorithms.paper.held_out_game import Played
 from briee.algorithms.paper.level_features import units_of, with_levels
 from briee.algorithms.paper.softness import OFTEN, is_due, often_tried, softness
-from briee.algorithms.paper.starts import psi
+from briee.algorithms.paper.starts import clustered, labels, psi
 from briee.envs.emission import VectorEmission
 from briee.envs.lock import CombinationLock
 from briee.rollout.policies import UniformPolicy
@@ -146,3 +146,11 @@ def test_the_game_is_played_with_the_configured_temperature_whatever_was_found()
     s = state.buffers.rows.observation[1][:50]
     soft = psi(units_of(one.decoder, 1) * SHARPEST / 3, np.asarray(s, float))
     np.testing.assert_allclose(algorithm.decode(three, 1, s), soft, rtol=1e-3, atol=1e-5)
+
+
+def test_as_many_rows_as_units_leave_features_that_can_be_sharpened():
+    """Three rows are three clusters without noise; their logits must not exceed what 32 bits can hold."""
+    x = np.random.default_rng(0).normal(size=(3, 8))
+    units = clustered(x, 3, SCALE) / SHARPEST
+    np.testing.assert_array_equal(np.sort(labels(units, x)), [0, 1, 2])
+    assert np.abs(units).max() < 1e9
