@@ -65,7 +65,9 @@ class RewardFree(BrieeAlgorithm[RewardFreeState]):
         rows, decoder, world = state.buffers.rows, state.decoder, state.world
         iteration, config, A = state.iteration + 1, self.config.lsvi, self.sampler.num_actions
         unrewarded = replace(rows, reward=jnp.zeros_like(rows.reward))
-        optimistic = lsvi(unrewarded, decoder, config.lam, A, bonus, clip=config.clip)  # Alg. 4, l. 7
+        optimistic = lsvi(  # Alg. 4, l. 7
+            unrewarded, decoder, config.lam, A, bonus, clip=config.clip, prior=config.prior
+        )
         value = start_value(optimistic, rows)
         if float(value) < float(world.value):  # Alg. 4, l. 9
             world = World(rows, decoder, bonus, value, iteration)
@@ -109,7 +111,9 @@ def plan_reward(
     `reward` is a traceable function (level, observation) -> [A]; None means the recorded rewards.
     """
     bonus = world.bonus if kind == "optimistic" else None
-    return GreedyPolicy(lsvi(world.rows, world.decoder, config.lam, num_actions, bonus, reward, config.clip))
+    rows, decoder = world.rows, world.decoder
+    q = lsvi(rows, decoder, config.lam, num_actions, bonus, reward, config.clip, config.prior)
+    return GreedyPolicy(q)
 
 
 @eqx.filter_jit
