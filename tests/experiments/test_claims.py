@@ -177,10 +177,10 @@ def test_the_dense_reward_does_not_halve_the_episodes_of_algorithm_one():
     rows = [row for row in table("ablation-protocol") if row["world"] == "lock, H = 30"]
     by_seed = {row["seed"]: int(row["episodes_to_solve"]) for row in rows}
     both = [row for row in table("fig2c") if row["label"] == "briee practical" and row["seed"] in by_seed]
-    assert both
-    assert all(int(row["episodes_to_solve"]) > 0.75 * by_seed[row["seed"]] for row in both), (
-        "half, says the paper"
-    )
+    assert len(both) == len(SEEDS)
+    ratios = [int(row["episodes_to_solve"]) / by_seed[row["seed"]] for row in both]
+    assert min(ratios) > 0.7, "half, says the paper"
+    assert max(ratios) < 1
     longer = episodes("fig1b", "briee practical")[50]
     assert np.median(dense) > np.median(longer) / 2, "even half of what H = 50 takes is less"
 
@@ -196,7 +196,7 @@ def in_world(world: str) -> dict[str, list[float]]:
 
 def test_behind_a_network_no_lock_opens_without_the_game():
     found = in_world("lock, H = 8, emission = network, num_actions = 5")
-    assert np.isfinite(found["briee practical"]).sum() >= 2, "not all, docs/protocol.md says which"
+    assert np.isfinite(found["briee practical"]).sum() >= 3, "not all, docs/protocol.md says which"
     assert not np.isfinite(found["briee practical no game"]).any()
 
 

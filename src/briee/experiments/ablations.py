@@ -252,5 +252,5 @@ PROTOCOL = Experiment(
             for seed in PROTOCOL_SEEDS
         ),
     ),
-    plot=partial(plot_variants, panel="world"),
+    plot=partial(plot_variants, panel="world", scale="log"),
 )

@@ -75,7 +75,12 @@ def censored(row: Mapping[str, str]) -> str:
 
 
 def plot_variants(
-    runs: Table, curves: Table, path: Path, caption: str, panel: Literal["horizon", "world"] = "horizon"
+    runs: Table,
+    curves: Table,
+    path: Path,
+    caption: str,
+    panel: Literal["horizon", "world"] = "horizon",
+    scale: Literal["linear", "log"] = "linear",
 ) -> None:
     """Episodes to solve of every variant, a panel for each horizon or world, with the median of the first.
 
@@ -104,8 +109,10 @@ def plot_variants(
             complete += [int(row["episodes_to_solve"])] if y == 0 else []
         if complete:
             axis.axvline(float(np.median(complete)), color="0.6", linestyle=":")
-        axis.set(title=fill(world, 31), xlabel="training episodes until solved", xlim=(0, None))
-        axis.locator_params(axis="x", nbins=5)
+        axis.set(title=fill(world, 31), xlabel="training episodes until solved", xscale=scale)
+        if scale == "linear":
+            axis.set_xlim(0, None)
+            axis.locator_params(axis="x", nbins=5)
         axis.grid(alpha=0.3)
     axes[0].set_yticks(range(len(labels)), names)
     for axis in axes[::columns]:

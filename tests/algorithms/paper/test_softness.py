@@ -15,9 +15,9 @@ from briee.algorithms.paper.collection import all_rows
 from briee.algorithms.paper.config import BrieeConfig, HeldOutConfig
 from briee.algorithms.paper.decoders import Decoder, linear_decoder
 from briee.algorithms.paper.held_out_game import Played
-from briee.algorithms.paper.level_features import units_of, with_levels
+from briee.algorithms.paper.level_features import learn_level, units_of, with_levels
 from briee.algorithms.paper.softness import OFTEN, is_due, often_tried, softness
-from briee.algorithms.paper.starts import clustered, labels, psi
+from briee.algorithms.paper.starts import psi
 from briee.envs.emission import VectorEmission
 from briee.envs.lock import CombinationLock
 from briee.rollout.policies import UniformPolicy
@@ -148,9 +148,21 @@ def test_the_game_is_played_with_the_configured_temperature_whatever_was_found()
     np.testing.assert_allclose(algorithm.decode(three, 1, s), soft, rtol=1e-3, atol=1e-5)
 
 
-def test_as_many_rows_as_units_leave_features_that_can_be_sharpened():
-    """Three rows are three clusters without noise; their logits must not exceed what 32 bits can hold."""
-    x = np.random.default_rng(0).normal(size=(3, 8))
-    units = clustered(x, 3, SCALE) / SHARPEST
-    np.testing.assert_array_equal(np.sort(labels(units, x)), [0, 1, 2])
-    assert np.abs(units).max() < 1e9
+@pytest.mark.parametrize("rows", [3, 200])
+def test_states_without_noise_leave_features_that_can_be_sharpened(rows):
+    """Three rows, or three observations that repeat, are clusters of no size. The sharpest features must not
+    exceed what 32 bits can hold."""
+    states = np.random.default_rng(0).normal(size=(3, 8))
+    s = states[np.arange(rows) % 3].astype(np.float32)
+    action = np.zeros((1, rows), np.int32)
+    yes = np.ones((1, rows), bool)
+    data = Transitions(*map(jnp.asarray, (s[None], action, np.zeros((1, rows)), s[None], yes, yes)))
+    data = jax.tree.map(np.asarray, data)
+    blank = linear_decoder(jax.random.key(0), (8,), 3, 1.0)
+    blank = jax.tree.map(lambda leaf: leaf[None], replace(blank, bias=jnp.zeros(3)))
+    level = jax.tree.map(lambda leaf: leaf[0], data)
+    played = learn_level(level, np.arange(rows), blank, 0, jax.random.key(0), CONFIG, A)
+    decoder = with_levels(blank, jnp.zeros(1), [0], [played])[0]
+    soft = replace(decoder, temperature=decoder.temperature * SHARPEST).at(0, s)
+    np.testing.assert_allclose(np.sort(soft, axis=1), np.tile([0.0, 0.0, 1.0], (rows, 1)), atol=1e-6)
+    assert len(set(np.asarray(soft[:3]).argmax(1))) == 3

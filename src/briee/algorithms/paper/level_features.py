@@ -40,6 +40,7 @@ from briee.algorithms.paper.starts import (
     psi,
     purest_scatter,
     scaled,
+    scores,
     separation,
 )
 
@@ -68,7 +69,9 @@ def learn_level(
     old, last = units_of(decoders, level), level + 1 == len(decoders.temperature)
     chosen = balanced_rows(psi(old, s), action[:, 0], rank[valid], config.rows, rng)
     sample = Sample(s[chosen].astype(float), action[chosen, 0], after[chosen].astype(float))
-    return learn(sample, old, None if last else units_of(decoders, level + 1), rng, config, num_actions)
+    old_after = None if last else units_of(decoders, level + 1)
+    played = learn(sample, old, old_after, rng, config, num_actions)
+    return played._replace(units=bounded(played.units, sample.s))
 
 
 def learn(
@@ -162,6 +165,15 @@ def units_of(decoders: Decoder, level: int) -> Units:
     assert bias is not None
     logits = np.column_stack([np.asarray(network.A)[level], np.asarray(bias)[level]]).astype(float)
     return logits / float(np.asarray(decoders.temperature)[level])
+
+
+LARGEST_GAP = 1e5  # of the logits of a row: the decoders compute in 32 bits, at a tenth of the temperature
+
+
+def bounded(units: Units, s: Float[np.ndarray, "n D"]) -> Units:
+    """The units, softer if need be: clusters without noise, of rows that repeat or are few, have no scale."""
+    gap = np.ptp(scores(units, s), axis=1).max()
+    return units if gap <= LARGEST_GAP else units * (LARGEST_GAP / gap)
 
 
 def with_levels(

@@ -111,7 +111,6 @@ Units = Float[np.ndarray, "K columns"]
 APART = 4.0  # standard deviations between parts that are different clusters
 EM_STEPS = 20  # of a mixture; it usually stops before
 LEAST_BIAS = -1e3  # of a unit that no observation has
-LEAST_NOISE = 1e-6  # share of the variance that is noise at least: three rows may be their own clusters
 LLOYD_STEPS = 12  # k-means from farthest-first centres hardly moves afterwards
 
 
@@ -167,8 +166,7 @@ def clustered(x: Float[np.ndarray, "n D"], num_units: int, tau: float) -> Units:
     Their scale is the median squared distance from a row to its centre: rare states do not widen it.
     """
     centres, near = k_means(x, num_units)
-    noise, spread = np.median(((x - centres[near]) ** 2).sum(1)), ((x - x.mean(0)) ** 2).sum(1).mean()
-    variance = max(float(noise), LEAST_NOISE * float(spread), 1e-12) / x.shape[1]
+    variance = max(float(np.median(((x - centres[near]) ** 2).sum(1))) / x.shape[1], 1e-12)
     size = np.bincount(near, minlength=num_units)
     units = prototypes(centres / np.sqrt(variance), size, x.shape[1], tau)
     return np.column_stack([units[:, :-1] / np.sqrt(variance), units[:, -1]])
